@@ -1,0 +1,51 @@
+"""The package's exception types. A leaf: it imports nothing, and every other module may import it."""
+
+from __future__ import annotations
+
+
+class GenesisVecError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class DeviceNotFoundError(GenesisVecError):
+    """A device was asked for that this process does not see."""
+
+
+class EngineConflictError(GenesisVecError):
+    """The process's one Genesis runtime already runs with other settings."""
+
+
+class EngineBuildError(GenesisVecError):
+    """The engine could not build the scene; the message names num_envs and the device."""
+
+
+class TaskError(GenesisVecError):
+    """A task breaks its contract; the message names the task and the method, what it gave and what is expected."""
+
+
+class ModelError(TaskError):
+    """A robot description is missing, broken, or has nothing to control."""
+
+
+class EnvFaultError(GenesisVecError):
+    """With ``on_fault="raise"``: an environment became faulty.
+
+    Attributes:
+        env_indices: The faulty environments' indices.
+    """
+
+    def __init__(self, message: str, env_indices: list[int]) -> None:
+        super().__init__(message)
+        self.env_indices = env_indices
+
+
+class ClosedEnvironmentError(GenesisVecError):
+    """The environment was used after ``close()``."""
+
+
+class RenderingUnavailableError(GenesisVecError):
+    """Pictures were asked for, and this machine cannot draw; the message names the system package that would help."""
+
+
+class CheckpointError(GenesisVecError):
+    """A checkpoint file is missing, damaged, or of another format."""

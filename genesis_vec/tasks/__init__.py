@@ -1,0 +1,1 @@
+"""The tasks that ship; each is also an example of how to write one."""

@@ -1,0 +1,1 @@
+"""PPO: model, rollouts, update, checkpoints and logs. It knows vector environments, not Genesis."""

@@ -1,0 +1,520 @@
+"""GenesisVectorEnv: a task on one Genesis scene as a Gymnasium vector environment, device-resident.
+
+The order of a step, the three autoreset modes, time limits, episode statistics, the isolation of faulty environments,
+rendering and closing live here. Nothing here waits for the device: see ``_any``.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from genesis_vec.batches import Observation, leaves, map_observation, ordinary_tensors, rows_like, select_rows
+from genesis_vec.devices import resolve_device
+from genesis_vec.engine import live_view, start_engine
+from genesis_vec.errors import (
+    ClosedEnvironmentError,
+    EngineBuildError,
+    EnvFaultError,
+    RenderingUnavailableError,
+    TaskError,
+)
+from genesis_vec.streams import EnvStreams
+from genesis_vec.task import Task
+from genesis_vec.task_check import check_outputs, check_spaces, torch_dtype
+
+_RENDERING_REMEDY = (
+    "On Debian and Ubuntu the packages libegl1 and libgl1 bring what drawing without a display needs (libosmesa6 where "
+    "there is no EGL driver). Without pictures (render_mode=None) the environment needs none of them."
+)
+
+
+class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
+    """``num_envs`` copies of a task in one Genesis scene, stepped together in this process.
+
+    Observations, rewards and flags are torch tensors on :attr:`device`; each call returns new ones that never change
+    afterwards. See ``docs/architecture.md`` for the contract in full.
+
+    Args:
+        task: The task. An instance serves one environment.
+        num_envs: Number of environments, at least 1.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:0"``.
+        autoreset_mode: When an ended environment starts anew, with Gymnasium's meaning: in the same step (its last
+            observation is then in ``info["final_obs"]``), in the next step, or only by
+            ``reset(options={"reset_mask": mask})``. A member of Gymnasium's ``AutoresetMode`` or its value.
+        max_episode_steps: Time limit in steps; None means the task's own.
+        render_mode: None or ``"rgb_array"``.
+        render_envs: With ``"rgb_array"``, the environments that are drawn, all by default. The frames of the others
+            are black and cost nothing.
+        on_fault: What happens to an environment whose state, observation, reward or action is not finite, or that
+            the engine flags: ``"quarantine"`` truncates it and starts it anew, ``"raise"`` raises
+            :class:`~genesis_vec.errors.EnvFaultError` (and waits for the device in each step in order to know).
+        first_env_index: Global index of the first environment, where this batch is a part of a larger one.
+
+    Attributes:
+        task: The task.
+        scene: The Genesis scene.
+        device: ``torch.device`` of every tensor.
+        autoreset_mode: Gymnasium's ``AutoresetMode``, also in ``metadata``.
+        max_episode_steps: The time limit in force, None for none.
+
+    Raises:
+        ValueError: For an argument out of its range.
+        DeviceNotFoundError: If the device is not there.
+        EngineConflictError: If the engine already runs with other settings in this process.
+        EngineBuildError: If the scene could not be built, for want of memory for instance.
+        TaskError: If the task breaks its contract.
+        RenderingUnavailableError: If pictures were asked for, and this machine cannot draw.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 - copied for each instance below
+
+    def __init__(
+        self,
+        task: Task,
+        num_envs: int,
+        *,
+        device: str | torch.device = "auto",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        max_episode_steps: int | None = None,
+        render_mode: str | None = None,
+        render_envs: Sequence[int] | None = None,
+        on_fault: Literal["quarantine", "raise"] = "quarantine",
+        first_env_index: int = 0,
+    ) -> None:
+        self.closed = True  # until the scene is there; close() and __del__ then have nothing to do
+        if not isinstance(task, Task):
+            raise TaskError(f"task must be an instance of genesis_vec.Task, got {task!r}")
+        self.num_envs = _check_count("num_envs", num_envs)
+        if max_episode_steps is None:
+            max_episode_steps = task.max_episode_steps
+        self.max_episode_steps = max_episode_steps and _check_count("max_episode_steps", max_episode_steps)
+        self.autoreset_mode = _parse_autoreset_mode(autoreset_mode)
+        if on_fault not in ("quarantine", "raise"):
+            raise ValueError(f"on_fault={on_fault!r}: use 'quarantine' or 'raise'")
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode={render_mode!r}: use None or 'rgb_array'")
+        if hasattr(task, "scene"):
+            raise TaskError(f"this {type(task).__name__} already serves an environment; make a new one for each")
+        self.on_fault = on_fault
+        self.render_mode = render_mode
+        self._render_envs = _check_render_envs(render_envs, self.num_envs)
+        self.metadata = {
+            **type(self).metadata,
+            "autoreset_mode": self.autoreset_mode,
+            "render_fps": max(1, round(1.0 / (task.dt * task.decimation))),
+        }
+        self.device = resolve_device(device)
+        self.task = task
+        # On a device that computes asynchronously, asking whether any row of a mask is set would make the host wait.
+        self._asks_masks = self.device.type == "cpu"
+
+        self._prepare(first_env_index)
+
+    @ordinary_tensors
+    def _prepare(self, first_env_index: int) -> None:
+        self._build_scene(start_engine(self.device, self.task.engine))
+        self.closed = False
+        try:
+            self._adopt_spaces()
+            self._streams = EnvStreams(self.num_envs, self.device, first_env_index)
+            self._all = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+            self._none = torch.zeros_like(self._all)
+            self._returns = torch.zeros(self.num_envs, dtype=torch.float32, device=self.device)
+            # Steps since construction, and the values of it at which episodes began: counting up a tensor of lengths
+            # would cost an operation in each step.
+            self._clock = 0
+            self._start_steps = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
+            self._epoch = time.perf_counter()
+            self._start_times = torch.zeros(self.num_envs, dtype=torch.float64, device=self.device)
+            # One round of everything, so that what is wrong with the task is told before any training starts.
+            self._streams.seed(0)
+            self._start_episodes(self._all)
+            self.task.act(self._action_low.clamp(min=0.0).minimum(self._action_high).expand(self._action_shape))
+            check_outputs(self.task)
+            self._streams.is_seeded = False
+        except BaseException:
+            self.close()
+            raise
+        # Rows whose episode is over and that have not started anew (NEXT_STEP, DISABLED), and the flags they ended by.
+        self._idle = self._none
+        self._idle_terminated = self._none
+        self._has_idle = False
+        self._last_obs: Observation | None = None
+
+    # ------------------------------------------------------------------------------------------------ construction
+
+    def _build_scene(self, gs: Any) -> None:
+        task = self.task
+        options = task.scene_options()
+        if self.render_mode is not None:
+            options.setdefault(
+                "vis_options", gs.options.VisOptions(split_envs=True, rendered_envs_idx=tuple(self._render_envs))
+            )
+        self.scene = gs.Scene(show_viewer=False, **options)
+        task.scene, task.num_envs, task.device = self.scene, self.num_envs, self.device
+        try:
+            task.build(self.scene)
+            self._camera = self.scene.add_camera(GUI=False, **task.camera) if self.render_mode is not None else None
+            self._draws_pictures = bool(self.scene.visualizer.cameras)
+            if not self._draws_pictures:
+                # Otherwise the engine opens an OpenGL context that nothing uses, fails where there is no OpenGL, and
+                # spends time on it in every reset.
+                self.scene.visualizer.build = _do_nothing
+            self.scene.build(n_envs=self.num_envs)
+        except Exception as error:
+            self.scene.destroy()
+            if isinstance(error, TaskError):
+                raise
+            if self.render_mode is not None and _is_rendering_error(error):
+                raise RenderingUnavailableError(
+                    f"render_mode={self.render_mode!r}: this machine cannot draw ({error}). {_RENDERING_REMEDY}"
+                ) from error
+            raise EngineBuildError(
+                f"the engine could not build the scene of {type(task).__name__} with num_envs={self.num_envs} on "
+                f"{self.device}: {error}. If memory ran out, use fewer environments."
+            ) from error
+        self._watch_engine()
+        task.setup()
+
+    def _watch_engine(self) -> None:
+        """Takes over the engine's error check, which would raise for the whole batch and wait for the device.
+
+        The same flags, and the state itself, are looked at row by row in every step instead.
+        """
+        rigid = self.scene.rigid_solver
+        self._engine_state: list[torch.Tensor] = []
+        self._engine_flags: torch.Tensor | None = None
+        if rigid.is_active:
+            rigid.check_errno = _do_nothing
+            self._engine_flags = live_view(rigid._errno)
+            self._engine_state = [live_view(rigid.qpos), live_view(rigid.dyn_state.dofs.vel)]
+
+    def _adopt_spaces(self) -> None:
+        check_spaces(self.task)
+        self.single_observation_space = self.task.observation_space
+        self.single_action_space = box = self.task.action_space
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(box, self.num_envs)
+        self._obs_dtypes = map_observation(torch_dtype, self.single_observation_space)
+        self._action_low = torch.as_tensor(box.low, device=self.device)
+        self._action_high = torch.as_tensor(box.high, device=self.device)
+        self._action_shape = (self.num_envs, *box.shape)
+
+    # ------------------------------------------------------------------------------------------------------- reset
+
+    @ordinary_tensors
+    def reset(
+        self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Starts new episodes.
+
+        Args:
+            seed: Seed of the environments' random streams: one for all (each environment then draws its own, by its
+                index), a list with one per environment, or None to go on with the streams as they are (the first
+                time, with a seed from the operating system).
+            options: ``{"reset_mask": mask}`` resets just those environments; mask is bool (num_envs,), a torch tensor
+                or a NumPy array.
+
+        Returns:
+            The observations of all environments, tensor or dict of tensors (num_envs, *shape), and an empty info.
+
+        Raises:
+            ValueError: For a seed or a mask that is not of these forms.
+            ClosedEnvironmentError: After :meth:`close`.
+        """
+        self._check_open()
+        mask = None if options is None else options.get("reset_mask")
+        rows = self._all if mask is None else self._check_mask(mask)
+        if self._last_obs is None:
+            rows = self._all  # nothing has an episode yet that a partial reset could leave running
+        if seed is not None:
+            self._streams.seed(seed, rows)
+            super().reset(seed=seed if isinstance(seed, int) else None)
+        elif not self._streams.is_seeded:
+            self._streams.seed(int(self.np_random.integers(1 << 62)))
+        self._start_episodes(rows)
+        obs = self._observe()
+        if self._has_idle:
+            # An ended environment that is not among these goes on showing how it ended.
+            obs = select_rows(rows, obs, self._last_obs)
+        self._last_obs = map_observation(torch.clone, obs)
+        self._idle = self._idle & ~rows
+        self._has_idle = self.autoreset_mode is not AutoresetMode.SAME_STEP and self._any(self._idle)
+        return obs, {}
+
+    def _start_episodes(self, rows: torch.Tensor) -> None:
+        self.scene.reset(envs_idx=rows)
+        self._streams.begin_episode(rows)
+        self.task.reset(rows, self._streams.select(rows))
+        self._returns = self._returns.masked_fill(rows, 0.0)
+        self._start_steps = self._start_steps.masked_fill(rows, self._clock)
+        if self._asks_masks:
+            self._earliest_start = int(self._start_steps.min())
+        self._start_times = self._start_times.masked_fill(rows, time.perf_counter() - self._epoch)
+
+    # -------------------------------------------------------------------------------------------------------- step
+
+    @ordinary_tensors
+    def step(
+        self, actions: torch.Tensor | np.ndarray
+    ) -> tuple[Observation, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """Takes one step in every environment.
+
+        Args:
+            actions: (num_envs, *action shape), a torch tensor on any device or a NumPy array. Values out of range are
+                clipped; one that is not finite makes its environment faulty.
+
+        Returns:
+            observations (num_envs, *shape); rewards float32 (num_envs,); terminated and truncated bool (num_envs,),
+            never both true for one environment; and info, of which every tensor has num_envs rows:
+
+            - "reward_terms": the weighted terms by name, which sum to the reward; the task's metrics by name;
+              "fault": bool, the environments that were found faulty in this step.
+            - "episode": {"r": return, "l": length in steps, "t": seconds of wall-clock time} of the episodes that
+              ended in this step, 0 elsewhere, with the mask "_episode".
+            - In SAME_STEP also "final_obs", the observation before any reset, and "final_info", this info before any
+              reset, with the mask of the environments that ended in "_final_obs" and "_final_info".
+
+        Raises:
+            ValueError: If actions have another shape.
+            ClosedEnvironmentError: After :meth:`close`.
+            EnvFaultError: With ``on_fault="raise"``, if an environment is faulty.
+        """
+        self._check_open()
+        if self._last_obs is None:
+            raise ValueError("step() before reset(): call reset() first")
+        return self._step(self._convert_actions(actions))
+
+    def _step(self, raw_actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        task = self.task
+        # nan_to_num first: clamp would let NaN through to the engine, which swallows it without a word.
+        task.act(raw_actions.nan_to_num().clamp(self._action_low, self._action_high))
+        for _ in range(task.decimation):
+            self.scene.step(update_visualizer=False)
+        obs = self._observe()
+        metrics = task.metrics()
+        terms = self._weighted_terms()
+        reward = functools.reduce(torch.add, terms.values()) if len(terms) > 1 else next(iter(terms.values())).clone()
+        terminated = task.terminated()
+        fault = self._find_faults(raw_actions, obs, reward)
+        self._clock += 1
+        timed_out = self._timed_out()
+        ended = fault
+        for flags in (terminated, timed_out):
+            ended = ended if flags is None else ended | flags
+        something_ends = self._any(ended)
+
+        if something_ends or self._has_idle:
+            if self._has_idle:
+                fault = fault & ~self._idle
+            if self.on_fault == "raise" and bool(fault.any()):
+                self._raise_fault(fault, raw_actions, obs, reward)
+            truncated = fault if timed_out is None else fault | timed_out
+            terminated = self._none.clone() if terminated is None else terminated & ~fault
+            truncated = truncated & ~terminated
+            reward = reward.masked_fill(fault, 0.0)
+            terms = {name: term.masked_fill(fault, 0.0) for name, term in terms.items()}
+            metrics = {name: value.masked_fill(rows_like(fault, value), 0) for name, value in metrics.items()}
+            # V(final_obs) bootstraps a truncation, so a faulty row's must be one that a policy could have seen.
+            obs = select_rows(fault, self._last_obs, obs)
+        else:
+            terminated = self._none.clone() if terminated is None else terminated
+            truncated = self._none.clone()
+
+        idle = self._idle if self._has_idle else None
+        if idle is not None:
+            reward = reward.masked_fill(idle, 0.0)
+            terms = {name: term.masked_fill(idle, 0.0) for name, term in terms.items()}
+            terminated, truncated = terminated & ~idle, truncated & ~idle
+            ended = terminated | truncated
+        self._returns = self._returns + reward
+        info: dict[str, Any] = {**metrics, "reward_terms": terms, "fault": fault}
+        info["episode"] = self._episode_statistics(ended, something_ends)
+        info["_episode"] = ended
+
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            info["final_info"], info["_final_info"] = dict(info), ended
+            info["final_obs"], info["_final_obs"] = obs, ended
+            if something_ends:
+                obs = self._restart(ended, obs)
+            # Kept for a fault in the next step. In a step without an end it is the tensor handed out as final_obs,
+            # of which nobody has a use then: one copy less.
+            self._last_obs = obs
+            obs = map_observation(torch.clone, obs)
+        else:
+            if idle is not None and self.autoreset_mode is AutoresetMode.NEXT_STEP:
+                obs = self._restart(idle, obs)
+            elif idle is not None:
+                # An ended environment that nobody reset stays as it ended, rather than going on as if nothing were.
+                obs = select_rows(idle, self._last_obs, obs)
+                terminated = torch.where(idle, self._idle_terminated, terminated)
+                truncated = torch.where(idle, ~self._idle_terminated, truncated)
+            if something_ends or idle is not None:
+                self._idle_terminated = terminated.clone()
+                self._idle = terminated | truncated
+                # The episode is over but the next has not begun: until then the engine must not compute with broken
+                # numbers.
+                if self._any(fault):
+                    self.scene.reset(envs_idx=fault)
+                self._has_idle = self._any(self._idle)
+            self._last_obs = map_observation(torch.clone, obs)
+        return obs, reward, terminated, truncated, info
+
+    def _timed_out(self) -> torch.Tensor | None:
+        """Rows, bool (num_envs,), whose time is up; None where it is known without asking the device that none is."""
+        limit = self.max_episode_steps
+        if limit is None or (self._asks_masks and self._clock - self._earliest_start < limit):
+            return None
+        return self._start_steps <= self._clock - limit
+
+    def _any(self, mask: torch.Tensor) -> bool:
+        """Whether there may be work to do for a mask: looked up on the CPU, assumed where looking would wait."""
+        return not self._asks_masks or bool(mask.any())
+
+    def _convert_actions(self, actions: Any) -> torch.Tensor:
+        tensor = torch.as_tensor(actions)
+        if tensor.dtype != torch.float32 or tensor.device != self.device:
+            tensor = tensor.to(device=self.device, dtype=torch.float32, non_blocking=True)
+        if tuple(tensor.shape) != self._action_shape:
+            raise ValueError(f"actions have shape {tuple(tensor.shape)}, expected {self._action_shape}")
+        return tensor
+
+    def _observe(self) -> Observation:
+        return map_observation(_as_declared, self.task.observe(), self._obs_dtypes)
+
+    def _weighted_terms(self) -> dict[str, torch.Tensor]:
+        """The reward's terms by name, float32 (num_envs,), new tensors: multiplied also where the weight is 1."""
+        reward = self.task.reward()
+        terms = reward if isinstance(reward, dict) else {"reward": reward}
+        weights = self.task.reward_weights
+        return {name: (term * weights.get(name, 1.0)).to(torch.float32) for name, term in terms.items()}
+
+    def _find_faults(self, actions: torch.Tensor, obs: Observation, reward: torch.Tensor) -> torch.Tensor:
+        """Rows, bool (num_envs,), with a value that is not finite, or with an error flag of the engine."""
+        checked = [actions, *leaves(obs), reward, *self._engine_state]
+        rows = [value.reshape(self.num_envs, -1) for value in checked if value.is_floating_point()]
+        # A sum is finite only if all its terms are, and zero times it is zero only then: two small operations instead
+        # of a test of each element.
+        total = torch.cat(rows, dim=1).sum(dim=1)
+        return (total * 0.0 if self._engine_flags is None else torch.add(self._engine_flags, total, alpha=0.0)) != 0
+
+    def _raise_fault(self, fault: torch.Tensor, actions: torch.Tensor, obs: Observation, reward: torch.Tensor) -> None:
+        indices = fault.nonzero()[:, 0].tolist()
+        causes = []
+        if not bool(actions[fault].isfinite().all()):
+            causes.append("an action is not finite")
+        if self._engine_flags is not None and bool((self._engine_flags[fault] != 0).any()):
+            causes.append("the engine flags an error (forces that are not finite, or too many contacts)")
+        if not all(bool(value[fault].isfinite().all()) for value in self._engine_state):
+            causes.append("the engine's state is not finite")
+        if not all(bool(leaf[fault].isfinite().all()) for leaf in leaves(obs)):
+            causes.append("an observation is not finite")
+        if not bool(reward[fault].isfinite().all()):
+            causes.append("a reward is not finite")
+        raise EnvFaultError(f"environments {indices} are faulty: {'; '.join(causes)}", indices)
+
+    def _episode_statistics(self, ended: torch.Tensor, something_ends: bool) -> dict[str, torch.Tensor]:
+        if not something_ends:
+            return {
+                "r": torch.zeros_like(self._returns),
+                "l": torch.zeros_like(self._start_steps),
+                "t": torch.zeros_like(self._returns),
+            }
+        seconds = time.perf_counter() - self._epoch - self._start_times
+        return {
+            "r": self._returns * ended,
+            "l": (self._clock - self._start_steps) * ended,
+            "t": (seconds * ended).to(torch.float32),
+        }
+
+    def _restart(self, rows: torch.Tensor, obs: Observation) -> Observation:
+        """Starts the rows' next episodes; the observations with those rows' first ones in place."""
+        self._start_episodes(rows)
+        return select_rows(rows, self._observe(), obs)
+
+    # --------------------------------------------------------------------------------------------- rendering, closing
+
+    def render(self) -> tuple[np.ndarray, ...] | None:
+        """Draws the environments.
+
+        Returns:
+            ``num_envs`` frames, each uint8 (height, width, 3); black for an environment not in ``render_envs``. None
+            without a render mode.
+
+        Raises:
+            ClosedEnvironmentError: After :meth:`close`.
+        """
+        self._check_open()
+        if self._camera is None:
+            return None
+        drawn = np.asarray(self._camera.render(rgb=True, force_render=True)[0])
+        blank = np.zeros(drawn.shape[1:], dtype=np.uint8)
+        frames = [blank] * self.num_envs
+        for index, frame in zip(self._render_envs, drawn, strict=True):
+            frames[index] = np.ascontiguousarray(frame)
+        return tuple(frames)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Frees the scene; called by :meth:`close`, once. The engine stays, for other environments of this process."""
+        self.scene.destroy()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedEnvironmentError("the environment is closed; make a new one")
+
+    def _check_mask(self, mask: Any) -> torch.Tensor:
+        tensor = torch.as_tensor(mask, device=self.device)
+        if tensor.dtype != torch.bool or tuple(tensor.shape) != (self.num_envs,):
+            raise ValueError(
+                f"reset_mask must be bool ({self.num_envs},), got {tensor.dtype} {tuple(tensor.shape)}; for indices, "
+                "set mask[indices] = True in a mask of zeros"
+            )
+        return tensor
+
+
+def _as_declared(leaf: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if leaf.dtype == dtype and leaf.is_contiguous():
+        return leaf
+    # The engine's getters are not contiguous, on which a learner's .view() would fail.
+    return leaf.to(dtype).contiguous()
+
+
+def _do_nothing(*args: Any, **kwargs: Any) -> None:
+    pass
+
+
+def _is_rendering_error(error: BaseException) -> bool:
+    """Whether an error came out of the engine's drawing code or of OpenGL."""
+    import traceback
+
+    names = ("pyrender", "OpenGL", "rasterizer", "pyglet", "visualizer")
+    return any(name in frame.filename for frame in traceback.extract_tb(error.__traceback__) for name in names)
+
+
+def _check_count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+    return int(value)
+
+
+def _check_render_envs(render_envs: Sequence[int] | None, num_envs: int) -> list[int]:
+    indices = list(range(num_envs)) if render_envs is None else list(render_envs)
+    if not indices or len(set(indices)) < len(indices) or not all(0 <= index < num_envs for index in indices):
+        raise ValueError(f"render_envs={render_envs!r}: give different indices from 0 to {num_envs - 1}")
+    return indices
+
+
+def _parse_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    try:
+        return AutoresetMode(mode)
+    except ValueError:
+        accepted = [member.value for member in AutoresetMode]
+        raise ValueError(f"autoreset_mode={mode!r}: use gymnasium.vector.AutoresetMode or one of {accepted}") from None
