@@ -44,7 +44,7 @@ class ClosedEnvironmentError(GenesisVecError):
 
 
 class RenderingUnavailableError(GenesisVecError):
-    """Pictures were asked for, and this machine cannot draw; the message names the system package that would help."""
+    """This machine lacks what drawing needs, or what the engine needs of it; the message names the system package."""
 
 
 class CheckpointError(GenesisVecError):

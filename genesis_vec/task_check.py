@@ -60,6 +60,8 @@ def check_outputs(task: Task) -> None:
         _check_new(task, f"metrics()[{key!r}]", value, again[key], None, None)
     reward = task.reward()
     if isinstance(reward, dict):
+        if not reward:
+            raise TaskError(f"{name}.reward() must return a tensor or at least one named term, got an empty dict")
         for key, term in reward.items():
             _check_tensor(task, f"reward()[{key!r}]", term, (), None)
     else:

@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 
 from genesis_vec.batches import Observation, leaves, map_observation, ordinary_tensors, rows_like, select_rows
 from genesis_vec.devices import resolve_device
-from genesis_vec.engine import live_view, start_engine
+from genesis_vec.engine import RENDERING_REMEDY, is_rendering_error, live_view, start_engine
 from genesis_vec.errors import (
     ClosedEnvironmentError,
     EngineBuildError,
@@ -29,11 +29,6 @@ from genesis_vec.errors import (
 from genesis_vec.streams import EnvStreams
 from genesis_vec.task import Task
 from genesis_vec.task_check import check_outputs, check_spaces, torch_dtype
-
-_RENDERING_REMEDY = (
-    "On Debian and Ubuntu the packages libegl1 and libgl1 bring what drawing without a display needs (libosmesa6 where "
-    "there is no EGL driver). Without pictures (render_mode=None) the environment needs none of them."
-)
 
 
 class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
@@ -95,7 +90,9 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         self.num_envs = _check_count("num_envs", num_envs)
         if max_episode_steps is None:
             max_episode_steps = task.max_episode_steps
-        self.max_episode_steps = max_episode_steps and _check_count("max_episode_steps", max_episode_steps)
+        if max_episode_steps is not None:
+            max_episode_steps = _check_count("max_episode_steps", max_episode_steps)
+        self.max_episode_steps = max_episode_steps
         self.autoreset_mode = _parse_autoreset_mode(autoreset_mode)
         if on_fault not in ("quarantine", "raise"):
             raise ValueError(f"on_fault={on_fault!r}: use 'quarantine' or 'raise'")
@@ -116,7 +113,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         # On a device that computes asynchronously, asking whether any row of a mask is set would make the host wait.
         self._asks_masks = self.device.type == "cpu"
 
-        self._prepare(first_env_index)
+        self._prepare(_check_count("first_env_index", first_env_index, least=0))
 
     @ordinary_tensors
     def _prepare(self, first_env_index: int) -> None:
@@ -173,9 +170,10 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             self.scene.destroy()
             if isinstance(error, TaskError):
                 raise
-            if self.render_mode is not None and _is_rendering_error(error):
+            if self.render_mode is not None and is_rendering_error(error):
                 raise RenderingUnavailableError(
-                    f"render_mode={self.render_mode!r}: this machine cannot draw ({error}). {_RENDERING_REMEDY}"
+                    f"render_mode={self.render_mode!r}: this machine cannot draw ({error}). {RENDERING_REMEDY} With "
+                    "render_mode=None the environment needs no EGL."
                 ) from error
             raise EngineBuildError(
                 f"the engine could not build the scene of {type(task).__name__} with num_envs={self.num_envs} on "
@@ -235,11 +233,12 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         rows = self._all if mask is None else self._check_mask(mask)
         if self._last_obs is None:
             rows = self._all  # nothing has an episode yet that a partial reset could leave running
+        if not self._streams.is_seeded and not isinstance(seed, int):
+            # Also before a list of seeds, whose entries that are None leave streams as they are.
+            self._streams.seed(int(self.np_random.integers(1 << 62)))
         if seed is not None:
             self._streams.seed(seed, rows)
             super().reset(seed=seed if isinstance(seed, int) else None)
-        elif not self._streams.is_seeded:
-            self._streams.seed(int(self.np_random.integers(1 << 62)))
         self._start_episodes(rows)
         obs = self._observe()
         if self._has_idle:
@@ -456,6 +455,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         if self._camera is None:
             return None
         drawn = np.asarray(self._camera.render(rgb=True, force_render=True)[0])
+        # Where it draws one environment, the engine leaves out the axis of environments.
+        drawn = drawn.reshape(len(self._render_envs), *drawn.shape[-3:])
         blank = np.zeros(drawn.shape[1:], dtype=np.uint8)
         frames = [blank] * self.num_envs
         for index, frame in zip(self._render_envs, drawn, strict=True):
@@ -491,17 +492,9 @@ def _do_nothing(*args: Any, **kwargs: Any) -> None:
     pass
 
 
-def _is_rendering_error(error: BaseException) -> bool:
-    """Whether an error came out of the engine's drawing code or of OpenGL."""
-    import traceback
-
-    names = ("pyrender", "OpenGL", "rasterizer", "pyglet", "visualizer")
-    return any(name in frame.filename for frame in traceback.extract_tb(error.__traceback__) for name in names)
-
-
-def _check_count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+def _check_count(name: str, value: Any, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
     return int(value)
 
 

@@ -1,0 +1,134 @@
+"""Settings of a training run, typed and checked when made."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+
+def _require(fits: bool, name: str, value: Any, accepted: str) -> None:
+    if not fits:
+        raise ValueError(f"{name}={value!r} must be {accepted}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    """Settings of the learner.
+
+    The method is proximal policy optimisation (Schulman et al., arXiv:1707.06347) with generalised advantage
+    estimation (Schulman et al., arXiv:1506.02438).
+    """
+
+    rollout_steps: int = 24
+    """Environment steps in one iteration."""
+    epochs: int = 5
+    """Passes over a rollout."""
+    minibatches: int = 4
+    """Minibatches in one pass; must divide rollout_steps, since each takes its share of every environment's steps."""
+    gamma: float = 0.99
+    """Discount factor."""
+    gae_lambda: float = 0.95
+    """Decay of the advantage estimator's weights."""
+    clip: float = 0.2
+    """How far the probability ratio may move from 1, and the value from its old estimate."""
+    clip_value: bool = True
+    """Whether the value loss is clipped too."""
+    value_coefficient: float = 1.0
+    """Weight of the value loss."""
+    entropy_coefficient: float = 0.0
+    """Weight of the entropy bonus."""
+    learning_rate: float = 1e-3
+    """Learning rate of Adam; the first one, if it adapts."""
+    schedule: Literal["adaptive", "fixed"] = "adaptive"
+    """Whether the learning rate follows the policy's change: half more below desired_kl / 2, less above its double."""
+    desired_kl: float = 0.01
+    """Kullback-Leibler divergence between the old and the new policy that "adaptive" aims at."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    normalize_observations: bool = True
+    """Whether the policy sees observations at mean 0 and variance 1."""
+    normalize_rewards: bool = True
+    """Whether rewards are divided by the standard deviation of the discounted return."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers, of actor and critic each."""
+    initial_std: float = 0.6
+    """Standard deviation of the exploration noise at the start."""
+
+    def __post_init__(self) -> None:
+        _require(self.rollout_steps >= 1, "ppo.rollout_steps", self.rollout_steps, "at least 1")
+        _require(self.epochs >= 1, "ppo.epochs", self.epochs, "at least 1")
+        _require(
+            self.minibatches >= 1 and self.rollout_steps % self.minibatches == 0,
+            "ppo.minibatches",
+            self.minibatches,
+            f"a divisor of rollout_steps={self.rollout_steps}",
+        )
+        _require(0 < self.gamma <= 1, "ppo.gamma", self.gamma, "in (0, 1]")
+        _require(0 <= self.gae_lambda <= 1, "ppo.gae_lambda", self.gae_lambda, "in [0, 1]")
+        for name in ("clip", "learning_rate", "desired_kl", "max_grad_norm", "initial_std"):
+            _require(getattr(self, name) > 0, f"ppo.{name}", getattr(self, name), "above 0")
+        _require(bool(self.hidden_sizes), "ppo.hidden_sizes", self.hidden_sizes, "at least one layer")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Settings of a run."""
+
+    env_id: Annotated[str, tyro.conf.Positional]
+    """Id of the environment, such as GenesisRigid-v0; "module:Id-v0" imports the module first."""
+    num_envs: int = 128
+    """Number of environments."""
+    iterations: int = 100
+    """Number of iterations, each a rollout and an update."""
+    seed: int = 1
+    """Seed of the environments, the network and the exploration."""
+    device: str = "auto"
+    """Where everything runs: auto, cpu, cuda."""
+    devices: str | None = None
+    """One environment over several devices (not available yet)."""
+    run_dir: Path | None = None
+    """Folder of the run; runs/ID-DATE-TIME by default."""
+    resume: bool = False
+    """Go on from the newest checkpoint of run_dir, or start if there is none."""
+    checkpoint_every: int = 25
+    """Iterations between checkpoints; there is always one at the end."""
+    env: tuple[str, ...] = ()
+    """Arguments of the environment, NAME=VALUE each; values are read as JSON, or else as text."""
+    ppo: PPOConfig = PPOConfig()
+    """The learner."""
+
+    def __post_init__(self) -> None:
+        _require(self.num_envs >= 1, "num_envs", self.num_envs, "at least 1")
+        _require(self.iterations >= 1, "iterations", self.iterations, "at least 1")
+        _require(self.seed >= 0, "seed", self.seed, "0 or more")
+        _require(self.checkpoint_every >= 1, "checkpoint_every", self.checkpoint_every, "at least 1")
+        _require(
+            not self.resume or self.run_dir is not None, "resume", self.resume, "used with run_dir, the run to go on"
+        )
+        self.env_kwargs()
+
+    def env_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of the environment: those of ``env``, and the device.
+
+        Raises:
+            ValueError: If an item of ``env`` is not NAME=VALUE.
+        """
+        kwargs: dict[str, Any] = {"device": self.device}
+        if self.devices is not None:
+            kwargs["devices"] = self.devices
+        for item in self.env:
+            name, separator, value = item.partition("=")
+            _require(bool(separator and name), "env", item, "NAME=VALUE")
+            try:
+                kwargs[name] = json.loads(value)
+            except json.JSONDecodeError:
+                kwargs[name] = value
+        return kwargs
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they go into config.json and checkpoints."""
+        return json.loads(json.dumps(dataclasses.asdict(self), default=str))

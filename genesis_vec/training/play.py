@@ -1,0 +1,80 @@
+"""Runs a trained policy, and films it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from genesis_vec.training.checkpoint import load_checkpoint
+from genesis_vec.training.config import TrainConfig
+from genesis_vec.training.evaluate import Evaluation, evaluate
+from genesis_vec.training.run import load_policy, make_env
+
+
+def play(
+    checkpoint: Path,
+    *,
+    episodes: int = 100,
+    num_envs: int | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    video: Path | None = None,
+    console: Console | None = None,
+) -> Evaluation:
+    """Evaluates a checkpoint's policy without exploration noise, and prints the figures.
+
+    Args:
+        checkpoint: A checkpoint file, or a run's folder.
+        episodes: Number of episodes.
+        num_envs: Number of environments; as many as episodes, at most 128, for None.
+        seed: Seed of the episodes.
+        device: Where to run.
+        video: A file for the first environment's first episodes, .mp4 or .gif.
+        console: Where to print.
+
+    Raises:
+        CheckpointError: If the checkpoint cannot be used.
+        RenderingUnavailableError: If a video is asked for, and this machine cannot draw.
+        ValueError: For numbers out of range or a video file of another kind.
+    """
+    if episodes < 1:
+        raise ValueError(f"episodes={episodes} must be at least 1")
+    if video is not None and video.suffix not in (".mp4", ".gif"):
+        raise ValueError(f"video={str(video)!r} must end in .mp4 or .gif")
+    console = console or Console(highlight=False, soft_wrap=True)
+    state = load_checkpoint(checkpoint)
+    config = state["config"]
+    env_kwargs = TrainConfig(env_id=config["env_id"], env=tuple(config["env"]), device=device).env_kwargs()
+    if video is not None:
+        env_kwargs |= {"render_mode": "rgb_array", "render_envs": [0]}
+    env = make_env(config["env_id"], num_envs or min(episodes, 128), env_kwargs)
+    try:
+        policy = load_policy(state, env)
+        frames: list[np.ndarray] = []
+        limit = env.unwrapped.max_episode_steps  # type: ignore[attr-defined]
+
+        def film() -> None:
+            if len(frames) < (limit or 1000):
+                frames.append(env.render()[0])  # type: ignore[index]
+
+        result = evaluate(env, policy.act, episodes, seed, on_step=film if video is not None else None)
+        console.print(f"{config['env_id']} after {state['iteration']} iterations: {result}")
+        if video is not None:
+            _write_video(video, frames, env.metadata["render_fps"])
+            console.print(f"video       {video}")
+    finally:
+        env.close()
+    return result
+
+
+def _write_video(path: Path, frames: list[np.ndarray], fps: int) -> None:
+    from moviepy import ImageSequenceClip
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clip = ImageSequenceClip(frames, fps=fps)
+    if path.suffix == ".gif":
+        clip.write_gif(str(path), logger=None)
+    else:
+        clip.write_videofile(str(path), logger=None)

@@ -1,0 +1,289 @@
+"""PPO: collects rollouts from a vector environment and updates a policy. It knows of no files or terminals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from genesis_vec.moments import RunningMoments, batch_moments
+from genesis_vec.streams import EnvStreams
+from genesis_vec.training.config import PPOConfig
+from genesis_vec.training.distributed import World
+from genesis_vec.training.model import ActorCritic, entropy, kl_divergence, log_probability
+from genesis_vec.training.rollout import Rollout, advantages_and_returns, discounted_returns
+
+# Distances between the seeds of the streams that one run's seed stands for: the environments' own streams have seed
+# itself.
+_NOISE_SEED = 1 << 40
+_ORDER_SEED = 2 << 40
+_LEARNING_RATE_RANGE = (1e-5, 3e-3)
+
+
+class PPO:
+    """A learner with its environment.
+
+    Exploration noise and the order of minibatches come from per-environment streams, so that they depend on the seed
+    and an environment's index alone.
+
+    Args:
+        env: Any vector environment of the package's contract, in SAME_STEP mode, with vector observations and actions.
+        config: Settings.
+        seed: Seed of environments, network, noise and order.
+        world: The learners of this run.
+
+    Attributes:
+        policy: The network.
+        iteration: Iterations done.
+        env_steps: Environment steps done, over all environments.
+
+    Raises:
+        ValueError: If the environment's mode or spaces do not fit.
+    """
+
+    def __init__(self, env: VectorEnv, config: PPOConfig, seed: int, world: World | None = None) -> None:
+        mode = env.metadata.get("autoreset_mode")
+        if mode is not AutoresetMode.SAME_STEP:
+            raise ValueError(
+                f"the learner needs final observations, which autoreset_mode={mode} does not give: make the "
+                "environment with autoreset_mode=AutoresetMode.SAME_STEP"
+            )
+        observation_size = _vector_size("observation", env.single_observation_space)
+        action_size = _vector_size("action", env.single_action_space)
+        self.env = env
+        self.config = config
+        self.seed = seed
+        self.world = world or World()
+        self.device: torch.device = env.unwrapped.device  # type: ignore[attr-defined]
+        num_envs = env.num_envs
+        self.policy = ActorCritic(observation_size, action_size, config.hidden_sizes, config.initial_std, seed).to(
+            self.device
+        )
+        self.optimizer = torch.optim.Adam(
+            self.policy.parameters(), lr=torch.tensor(config.learning_rate, device=self.device), fused=True
+        )
+        self.learning_rate: torch.Tensor = self.optimizer.param_groups[0]["lr"]
+        self.observation_moments = RunningMoments((observation_size,), self.device)
+        self.return_moments = RunningMoments((), self.device)
+        self._running_returns = torch.zeros(num_envs, device=self.device)
+        self._rollout = Rollout(config.rollout_steps, num_envs, observation_size, action_size, self.device)
+        everyone = torch.ones(num_envs, dtype=torch.bool, device=self.device)
+        self._noise_streams = EnvStreams(num_envs, self.device)
+        self._order_streams = EnvStreams(num_envs, self.device)
+        for streams, offset in ((self._noise_streams, _NOISE_SEED), (self._order_streams, _ORDER_SEED)):
+            streams.seed(seed + offset)
+            streams.begin_episode(everyone)
+        self._env_numbers = torch.arange(num_envs, device=self.device)
+        self._observations: torch.Tensor | None = None
+        self.iteration = 0
+        self.env_steps = 0
+
+    def iterate(self) -> dict[str, float]:
+        """One iteration: a rollout and an update.
+
+        Returns:
+            Figures for the log: mean_return, mean_length and the environment's own metrics over the episodes that
+            ended (absent if none did), and the update's losses.
+        """
+        if self._observations is None:
+            # The iteration is part of the seed, so that a resumed run does not replay its first episodes.
+            self._observations, _ = self.env.reset(seed=self.seed + (self.iteration << 20))
+        episode_sums = self._collect()
+        losses = self._update()
+        self.iteration += 1
+        self.env_steps += self._rollout.rewards.numel()
+        return {**_episode_means(episode_sums), **losses}
+
+    # --------------------------------------------------------------------------------------------------- collection
+
+    @torch.no_grad()
+    def _collect(self) -> dict[str, torch.Tensor]:
+        rollout, policy, observations = self._rollout, self.policy, self._observations
+        assert observations is not None
+        noise = self._noise_streams.select(None)
+        sums: dict[str, torch.Tensor] = {}
+        for t in range(self.config.rollout_steps):
+            mean, std, value = policy(observations)
+            actions = mean + std * noise.normal(mean.shape[1])
+            rollout.observations[t] = observations
+            rollout.actions[t] = actions
+            rollout.means[t] = mean
+            rollout.log_probabilities[t] = log_probability(actions, mean, std)
+            rollout.values[t] = value
+            observations, reward, terminated, truncated, info = self.env.step(actions)
+            rollout.rewards[t] = reward
+            rollout.terminated[t] = terminated
+            rollout.truncated[t] = truncated
+            rollout.final_observations[t] = info["final_obs"]
+            _add_episodes(sums, info)
+        self._observations = observations
+        return sums
+
+    # ------------------------------------------------------------------------------------------------------- update
+
+    def _update(self) -> dict[str, float]:
+        config, rollout = self.config, self._rollout
+        advantages, returns = self._targets()
+        old_std = self.policy.std.detach().clone()
+        flat = {
+            "observations": rollout.observations.flatten(0, 1),
+            "actions": rollout.actions.flatten(0, 1),
+            "means": rollout.means.flatten(0, 1),
+            "log_probabilities": rollout.log_probabilities.flatten(),
+            "values": rollout.values.flatten(),
+            "advantages": advantages.flatten(),
+            "returns": returns.flatten(),
+        }
+        figures = []
+        for _ in range(config.epochs):
+            for index in self._minibatch_indices():
+                figures.append(self._step({name: value[index] for name, value in flat.items()}, old_std))
+        if config.normalize_observations:
+            self._merge(self.observation_moments, rollout.observations.flatten(0, 1))
+            self.policy.set_normalization(self.observation_moments)
+        names = ("policy_loss", "value_loss", "entropy", "kl")
+        means = torch.stack(figures).mean(dim=0)
+        extra = torch.stack([self.learning_rate, self.policy.std.detach().mean()])
+        # The one place in an iteration where the host waits for the device.
+        return dict(zip((*names, "learning_rate", "std"), torch.cat([means, extra]).tolist(), strict=True))
+
+    @torch.no_grad()
+    def _targets(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Normalised advantages and returns, (T, N)."""
+        config, rollout = self.config, self._rollout
+        rewards, done = rollout.rewards, rollout.terminated | rollout.truncated
+        if config.normalize_rewards:
+            sums, self._running_returns = discounted_returns(rewards, done, self._running_returns, config.gamma)
+            self._merge(self.return_moments, sums.flatten())
+            rewards = rewards * (self.return_moments.var + 1e-8).rsqrt().to(torch.float32)
+        assert self._observations is not None
+        advantages, returns = advantages_and_returns(
+            rewards,
+            rollout.values,
+            self.policy.value(self._observations),
+            self._final_values(),
+            rollout.terminated,
+            rollout.truncated,
+            config.gamma,
+            config.gae_lambda,
+        )
+        moments = RunningMoments((), self.device)
+        self._merge(moments, advantages.flatten())
+        normalized = (advantages - moments.mean.float()) / (moments.var.float().sqrt() + 1e-8)
+        return normalized, returns
+
+    def _final_values(self) -> torch.Tensor:
+        """Values of the final observations where episodes were truncated, 0 elsewhere: (T, N)."""
+        rollout = self._rollout
+        values = torch.zeros_like(rollout.rewards)
+        # Looking the few up costs one wait per iteration, and saves evaluating the critic on every step once more.
+        rows = rollout.truncated.flatten().nonzero()[:, 0]
+        values.view(-1)[rows] = self.policy.value(rollout.final_observations.flatten(0, 1)[rows])
+        return values
+
+    def _minibatch_indices(self) -> list[torch.Tensor]:
+        """Indices into the flattened rollout: each minibatch has its share of every environment's steps.
+
+        Which ones is drawn for each environment from its own stream, so that it does not depend on who else is there.
+        """
+        steps = self.config.rollout_steps
+        order = self._order_streams.select(None).uniform(steps).argsort(dim=1)
+        flat = order * self.env.num_envs + self._env_numbers[:, None]
+        return [part.flatten() for part in flat.chunk(self.config.minibatches, dim=1)]
+
+    def _step(self, batch: dict[str, torch.Tensor], old_std: torch.Tensor) -> torch.Tensor:
+        """One gradient step; returns policy loss, value loss, entropy and divergence, (4,)."""
+        config = self.config
+        mean, std, value = self.policy(batch["observations"])
+        # The clipped surrogate objective: equation 7 of arXiv:1707.06347.
+        ratio = (log_probability(batch["actions"], mean, std) - batch["log_probabilities"]).exp()
+        clipped_ratio = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
+        policy_loss = -torch.minimum(ratio * batch["advantages"], clipped_ratio * batch["advantages"]).mean()
+        value_loss = (value - batch["returns"]).square()
+        if config.clip_value:
+            near = batch["values"] + (value - batch["values"]).clamp(-config.clip, config.clip)
+            value_loss = torch.maximum(value_loss, (near - batch["returns"]).square())
+        value_loss = 0.5 * value_loss.mean()
+        policy_entropy = entropy(std)
+        loss = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * policy_entropy
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_grad_norm)
+        with torch.no_grad():
+            kl = self.world.gather(kl_divergence(batch["means"], old_std, mean, std).mean()).mean()
+            if config.schedule == "adaptive":
+                self._adapt_learning_rate(kl)
+        self.optimizer.step()
+        return torch.stack([policy_loss.detach(), value_loss.detach(), policy_entropy.detach(), kl])
+
+    def _adapt_learning_rate(self, kl: torch.Tensor) -> None:
+        # On the device: reading the divergence would make the host wait in every gradient step.
+        rate, aim = self.learning_rate, self.config.desired_kl
+        new_rate = torch.where(kl > 2.0 * aim, rate / 1.5, torch.where(kl < 0.5 * aim, rate * 1.5, rate))
+        rate.copy_(new_rate.clamp(*_LEARNING_RATE_RANGE))
+
+    def _merge(self, moments: RunningMoments, values: torch.Tensor) -> None:
+        """Adds all learners' values, by their counts."""
+        pooled = [self.world.gather(part) for part in batch_moments(values)]
+        for count, mean, m2 in zip(*pooled, strict=True):
+            moments.merge(count, mean, m2)
+
+    # -------------------------------------------------------------------------------------------------------- state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything about the learner, of plain values and tensors; of the environment nothing."""
+        return {
+            "policy": self.policy.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "observation_moments": self.observation_moments.state_dict(),
+            "return_moments": self.return_moments.state_dict(),
+            "noise_streams": self._noise_streams.state_dict(),
+            "order_streams": self._order_streams.state_dict(),
+            "iteration": self.iteration,
+            "env_steps": self.env_steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Puts back what :meth:`state_dict` gave; the environments start new episodes."""
+        self.policy.load_state_dict(state["policy"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.learning_rate = self.optimizer.param_groups[0]["lr"]
+        self.observation_moments.load_state_dict(state["observation_moments"])
+        self.return_moments.load_state_dict(state["return_moments"])
+        self._noise_streams.load_state_dict(state["noise_streams"])
+        self._order_streams.load_state_dict(state["order_streams"])
+        self.iteration = state["iteration"]
+        self.env_steps = state["env_steps"]
+        self._observations = None
+
+
+def _vector_size(name: str, space: spaces.Space[Any]) -> int:
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+        raise ValueError(f"the learner takes {name}s in a Box of one axis, got {space}; use FlattenObservation")
+    return space.shape[0]
+
+
+def episode_metrics(info: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The task's own metrics at the end of episodes: those entries of ``final_info`` that are (num_envs,) tensors."""
+    return {
+        name: value
+        for name, value in info["final_info"].items()
+        if isinstance(value, torch.Tensor) and value.dim() == 1 and not name.startswith("_")
+    }
+
+
+def _add_episodes(sums: dict[str, torch.Tensor], info: dict[str, Any]) -> None:
+    ended = info["_episode"]
+    ends = {"count": ended, "mean_return": info["episode"]["r"], "mean_length": info["episode"]["l"]}
+    ends.update({name: value * ended for name, value in episode_metrics(info).items()})
+    for name, value in ends.items():
+        total = value.sum(dtype=torch.float64)
+        sums[name] = sums[name] + total if name in sums else total
+
+
+def _episode_means(sums: dict[str, torch.Tensor]) -> dict[str, float]:
+    values = dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
+    count = values.pop("count")
+    return {"episodes": count, **({name: value / count for name, value in values.items()} if count else {})}

@@ -1,0 +1,25 @@
+"""Settings that suit the shipped ids; others start from the defaults of TrainConfig."""
+
+from __future__ import annotations
+
+from genesis_vec.training.config import PPOConfig, TrainConfig
+
+_PRESETS: dict[str, dict[str, object]] = {
+    # Balancing is a matter of hundreds of steps, and cheap: long rollouts, a small and steady learning rate.
+    "GenesisCartPole-v0": {
+        "num_envs": 256,
+        "iterations": 200,
+        "ppo": PPOConfig(rollout_steps=32, schedule="fixed", learning_rate=1e-3),
+    },
+    # A joint follows its target within a fraction of a second, so what an action is worth shows within ten steps.
+    "GenesisRigid-v0": {
+        "num_envs": 128,
+        "iterations": 300,
+        "ppo": PPOConfig(gamma=0.9, gae_lambda=0.9, schedule="fixed", learning_rate=2e-3),
+    },
+}
+
+
+def preset(env_id: str) -> TrainConfig:
+    """The settings to start from for an id, with or without its "module:"."""
+    return TrainConfig(env_id=env_id, **_PRESETS.get(env_id.rpartition(":")[2], {}))  # type: ignore[arg-type]
