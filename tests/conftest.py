@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -47,15 +50,63 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(f"{count} GPU tests DID NOT RUN; nothing here says that the GPU works", red=True)
 
 
+class EnvPool:
+    """Environments for tests, on the CPU. Building and closing a scene takes half a second, so they are used again.
+
+    Whoever takes one begins with a seeded reset, after which nothing of earlier tests is left.
+    """
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[GenesisVectorEnv]] = {}
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[Callable[..., GenesisVectorEnv]]:
+        """Gives a function that makes environments, and takes back what it made, unless that was closed."""
+        lent: list[tuple[str | None, GenesisVectorEnv]] = []
+
+        def make(task: Task | None = None, num_envs: int = 3, *, fresh: bool = False, **kwargs: Any) -> Any:
+            """An environment of a task, of cart-poles by default. Its task is `env.task`, not always the one given.
+
+            Args:
+                task: The task.
+                num_envs: Number of environments.
+                fresh: Whether it must be one that was never reset.
+                **kwargs: Arguments of GenesisVectorEnv.
+            """
+            task = task or CartPoleTask()
+            kwargs = {"device": "cpu", **kwargs}
+            key = None if fresh else repr((type(task), vars(task), num_envs, sorted(kwargs.items())))
+            idle = self._idle.get(key or "", [])
+            env = idle.pop() if idle else GenesisVectorEnv(task, num_envs, **kwargs)
+            lent.append((key, env))
+            return env
+
+        try:
+            yield make
+        finally:
+            for key, env in lent:
+                if key is None:
+                    env.close()
+                elif not env.closed:
+                    self._idle.setdefault(key, []).append(env)
+
+    def close(self) -> None:
+        # Closing a scene collects garbage, which takes long with all that was imported; freezing exempts that.
+        gc.freeze()
+        for env in itertools.chain(*self._idle.values()):
+            env.close()
+        gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def env_pool() -> Iterator[EnvPool]:
+    pool = EnvPool()
+    yield pool
+    pool.close()
+
+
 @pytest.fixture
-def make_env() -> Iterator[Callable[..., GenesisVectorEnv]]:
-    """Makes environments on the CPU, of cart-poles where no task is given, and closes them at the end of the test."""
-    made: list[GenesisVectorEnv] = []
-
-    def make(task: Task | None = None, num_envs: int = 3, **kwargs: Any) -> GenesisVectorEnv:
-        made.append(GenesisVectorEnv(task or CartPoleTask(), num_envs, **{"device": "cpu", **kwargs}))
-        return made[-1]
-
-    yield make
-    for env in made:
-        env.close()
+def make_env(env_pool: EnvPool) -> Iterator[Callable[..., GenesisVectorEnv]]:
+    """Makes environments on the CPU for one test; see `EnvPool.lend`."""
+    with env_pool.lend() as make:
+        yield make

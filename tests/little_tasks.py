@@ -20,14 +20,21 @@ class CountingTask(CartPoleTask):
     Args:
         terminate_at: Step at which an episode terminates, for all or one per env; None for never.
         dict_obs: Whether the observation is ``{"counter": ..., "noise": (N, 2)}``, the noise drawn at each reset.
+        count_episodes: Whether the episodes are counted; with False that column is 0, and a seed repeats a run.
     """
 
     max_episode_steps = None
 
-    def __init__(self, terminate_at: int | Sequence[int | None] | None = None, dict_obs: bool = False) -> None:
+    def __init__(
+        self,
+        terminate_at: int | Sequence[int | None] | None = None,
+        dict_obs: bool = False,
+        count_episodes: bool = True,
+    ) -> None:
         super().__init__()
         self.terminate_at = terminate_at
         self.dict_obs = dict_obs
+        self.count_episodes = count_episodes
         counter = spaces.Box(-np.inf, np.inf, (3,), np.float32)
         noise = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.observation_space = spaces.Dict({"counter": counter, "noise": noise}) if dict_obs else counter
@@ -43,7 +50,7 @@ class CountingTask(CartPoleTask):
 
     def reset(self, mask: torch.Tensor, draws: Any) -> None:
         super().reset(mask, draws)
-        self.episode = self.episode + mask
+        self.episode = self.episode + mask if self.count_episodes else torch.zeros_like(self.episode)
         self.steps = self.steps.masked_fill(mask, 0)
         self.noise = torch.where(mask[:, None], draws.uniform(2, low=-1.0, high=1.0), self.noise)
 

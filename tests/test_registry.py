@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 import genesis_vec
 from genesis_vec.errors import TaskError
+from genesis_vec.make import make_registered
 from genesis_vec.registry import SHIPPED
 from genesis_vec.tasks.cart_pole import CartPoleTask
 from genesis_vec.vector_env import GenesisVectorEnv
@@ -24,13 +25,6 @@ class HeavyTask(CartPoleTask):
     def __init__(self, load: float = 1.0) -> None:
         super().__init__(max_force=load)
         self.load = load
-
-
-class ShadowingTask(CartPoleTask):
-    """Takes an argument of a name that the environment takes as well."""
-
-    def __init__(self, num_envs: int = 3) -> None:
-        super().__init__()
 
 
 @pytest.fixture
@@ -125,10 +119,14 @@ def test_an_entry_point_that_leads_nowhere(register, entry_point, said):
         make("Nowhere-v0")
 
 
-@pytest.mark.parametrize("task", [dict, "builtins:dict", HeavyTask(), "genesis_vec.make:make_registered"], ids=repr)
+@pytest.mark.parametrize(
+    "task",
+    [dict, "builtins:dict", HeavyTask(), "genesis_vec.make:make_registered"],
+    ids=["class", "string", "instance", "function"],
+)
 def test_what_is_no_task_class_is_refused(task):
     with pytest.raises(TaskError, match=rf"task={re.escape(repr(task))} is not a subclass of genesis_vec.Task"):
-        genesis_vec.make.make_registered(task, 2)
+        make_registered(task, 2)
 
 
 def test_several_devices_are_refused_until_they_exist():

@@ -67,6 +67,9 @@ class RigidTask(Task):
         robot: The Genesis entity.
         goal: float32 (num_envs, n), the present goals.
         joint_names: Names of the controlled joints, in the order of actions and goals.
+        controlled_dofs: Their degrees of freedom, as the robot's own indices.
+        rest_positions: float32 (n,), radians or metres.
+        working_range: float32 (n,), likewise.
 
     Raises:
         ModelError: If the file is missing or cannot be read, or nothing in it can be controlled.
@@ -168,7 +171,7 @@ class RigidTask(Task):
         """Finds the controlled joints' ranges and gains, and makes the rest pose the one that resets go back to."""
         robot, count = self.robot, len(self._joints)
         dofs = [joint.dofs_idx_local[0] for joint in self._joints]
-        self._dofs = _as_range(dofs)
+        self.controlled_dofs = _as_range(dofs)
         self._qs = _as_range([joint.qs_idx_local[0] for joint in self._joints])
         solver = self.scene.rigid_solver
         self._qpos = live_view(solver.qpos)[:, robot.q_start : robot.q_end]
@@ -194,8 +197,8 @@ class RigidTask(Task):
             raise ModelError(
                 f"rest_qpos={self.rest_qpos!r} is not within the joints' limits {lower.tolist()} … {upper.tolist()}"
             )
-        self._rest, self._unit = rest.float(), unit.float()
-        self._inverse_scale = 1.0 / (self._unit * math.sqrt(count))
+        self.rest_positions, self.working_range = rest.float(), unit.float()
+        self._inverse_scale = 1.0 / (self.working_range * math.sqrt(count))
         self._set_gains()
         self._set_rest_pose(rest_qpos)
 
@@ -209,7 +212,7 @@ class RigidTask(Task):
         return torch.tensor(positions, dtype=torch.int64, device=self.device)
 
     def _set_gains(self) -> None:
-        robot, dofs = self.robot, self._dofs
+        robot, dofs = self.robot, self.controlled_dofs
         if self.control == "torque":
             low, high = (bound.float() for bound in robot.get_dofs_force_range(dofs))
             if self.max_force is not None:
@@ -231,7 +234,7 @@ class RigidTask(Task):
         robot.set_dofs_kv(damping, dofs)
 
     def _set_rest_pose(self, qpos: torch.Tensor) -> None:
-        qpos[self._index(list(self._qs))] = self._rest.to(qpos.dtype)
+        qpos[self._index(list(self._qs))] = self.rest_positions.to(qpos.dtype)
         self.robot.set_qpos(qpos.expand(self.num_envs, -1))
         if self._is_floating:
             # Stand the robot on the ground, wherever its file puts the base.
@@ -248,22 +251,26 @@ class RigidTask(Task):
         """Draws a goal and an initial position."""
         rows = mask[:, None]
         count = len(self._joints)
-        self.goal = torch.where(rows, self._rest + self._unit * draws.uniform(count, low=-1.0, high=1.0), self.goal)
+        self.goal = torch.where(
+            rows, self.rest_positions + self.working_range * draws.uniform(count, low=-1.0, high=1.0), self.goal
+        )
         self._negated_goal = -self.goal * self._inverse_scale
         noise = draws.uniform(count, low=-self.reset_noise, high=self.reset_noise)
         qpos = self.robot.get_qpos()
-        qpos[:, self._qs_slice] = (self._rest + noise * self._unit).to(qpos.dtype)
+        qpos[:, self._qs_slice] = (self.rest_positions + noise * self.working_range).to(qpos.dtype)
         self.robot.set_qpos(qpos, envs_idx=mask)
 
     def act(self, actions: torch.Tensor) -> None:
         """Sets targets or forces."""
         if self.control == "position":
-            self.robot.control_dofs_position(torch.addcmul(self._rest, actions, self._unit), self._dofs)
+            self.robot.control_dofs_position(
+                torch.addcmul(self.rest_positions, actions, self.working_range), self.controlled_dofs
+            )
         elif self.control == "velocity":
-            self.robot.control_dofs_velocity(actions * self.max_velocity, self._dofs)
+            self.robot.control_dofs_velocity(actions * self.max_velocity, self.controlled_dofs)
         else:
             forces = torch.where(actions > 0, actions * self._force_high, -actions * self._force_low)
-            self.robot.control_dofs_force(forces, self._dofs)
+            self.robot.control_dofs_force(forces, self.controlled_dofs)
 
     def observe(self) -> torch.Tensor:
         """Positions, then velocities and goal unless positions alone were asked for."""

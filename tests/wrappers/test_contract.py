@@ -10,6 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
 import genesis_vec.wrappers as wrappers
+from genesis_vec.batches import map_observation
 from genesis_vec.wrappers import (
     ClipAction,
     ClipReward,
@@ -20,7 +21,6 @@ from genesis_vec.wrappers import (
     RescaleAction,
     TransformObservation,
 )
-from genesis_vec.batches import map_observation
 from tests.fakes import CounterEnv
 from tests.wrappers.support import ALL_MODES, ForbidHostReads, MetaEnv, Snapshot, WatchedEnv, tensors_in
 

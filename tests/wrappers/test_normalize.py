@@ -5,8 +5,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.utils import RunningMeanStd
 
-from genesis_vec.wrappers import NormalizeObservation, NormalizeReward
 from genesis_vec.moments import RunningMoments
+from genesis_vec.wrappers import NormalizeObservation, NormalizeReward
 from tests.fakes import CounterEnv
 from tests.wrappers.support import ALL_MODES, ScriptedEnv
 

@@ -1,0 +1,134 @@
+"""What env.step costs over the bare engine loop, on the same scene, in one run.
+
+Blocks of environment steps and blocks of bare steps (control, scene.step, get_qpos) take turns, so that both meet the
+same states and the same disturbances of the machine. The environment's part includes everything it does: observation,
+reward terms, termination, time limits with their resets, episode statistics, fault detection. The figure is the
+ratio of env-steps/s, environment to bare, of each pair of blocks; its median is reported with the quartiles.
+
+    python benchmarks/step_overhead.py [--device cpu] [--out benchmarks/results/step_overhead.json]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+import time
+from pathlib import Path
+
+import gymnasium
+import torch
+import tyro
+
+import genesis_vec  # noqa: F401 - registers the ids
+from genesis_vec.training.log import versions
+
+ROBOTS = {
+    "panda": {"morph": "xml/franka_emika_panda/panda.xml"},
+    "go2": {"morph": "urdf/go2/urdf/go2.urdf"},
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Settings of the benchmark."""
+
+    device: str = "cpu"
+    """Device of the simulation."""
+    num_envs: tuple[int, ...] = (64, 256, 1024)
+    """Numbers of environments."""
+    block_steps: int = 25
+    """Steps in one block."""
+    pairs: int = 40
+    """Pairs of blocks; a quarter of it, at least 10, from 1024 environments on."""
+    dt: float = 0.02
+    """Seconds per step."""
+    substeps: int = 2
+    """Solver substeps per step."""
+    self_collision: bool = True
+    """Whether the robot's links collide with each other."""
+    out: Path = Path("benchmarks/results/step_overhead.json")
+    """Where the result goes."""
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure(robot: str, num_envs: int, settings: Settings) -> dict[str, object]:
+    env = gymnasium.make_vec(
+        "GenesisRigid-v0", num_envs=num_envs, device=settings.device, dt=settings.dt, substeps=settings.substeps,
+        self_collision=settings.self_collision, **ROBOTS[robot],
+    )  # fmt: skip
+    task, scene, device = env.unwrapped.task, env.unwrapped.scene, env.unwrapped.device  # type: ignore[attr-defined]
+    env.reset(seed=0)
+    size = env.single_action_space.shape[0]  # type: ignore[index]
+    generator = torch.Generator().manual_seed(0)
+    actions = [
+        (torch.rand(num_envs, size, generator=generator) * 2 - 1).to(device) for _ in range(settings.block_steps)
+    ]
+    targets = [task.rest_positions + action * task.working_range for action in actions]
+
+    def environment() -> None:
+        for action in actions:
+            env.step(action)
+
+    def bare() -> None:
+        for target in targets:
+            task.robot.control_dofs_position(target, task.controlled_dofs)
+            scene.step()
+            task.robot.get_qpos()
+
+    def seconds(block) -> float:
+        synchronize(device)
+        start = time.perf_counter()
+        block()
+        synchronize(device)
+        return time.perf_counter() - start
+
+    for _ in range(4):  # warm-up: past one time limit, with its resets
+        environment()
+    bare()
+    pairs = settings.pairs if num_envs < 1024 else max(10, settings.pairs // 4)
+    timings = [(seconds(environment), seconds(bare)) for _ in range(pairs)]
+    env.close()
+    ratios = sorted(bare_s / environment_s for environment_s, bare_s in timings)
+    quartiles = statistics.quantiles(ratios, n=4)
+    steps = num_envs * settings.block_steps
+    return {
+        "robot": robot,
+        "num_envs": num_envs,
+        "pairs": pairs,
+        "ratio_median": round(quartiles[1], 4),
+        "ratio_quartiles": [round(quartiles[0], 4), round(quartiles[2], 4)],
+        "env_steps_per_s_median": round(steps / statistics.median(t for t, _ in timings), 1),
+        "bare_steps_per_s_median": round(steps / statistics.median(t for _, t in timings), 1),
+    }
+
+
+def main() -> None:
+    settings = tyro.cli(Settings)
+    results = []
+    for robot in ROBOTS:
+        for num_envs in settings.num_envs:
+            result = measure(robot, num_envs, settings)
+            results.append(result)
+            print(
+                f"{robot:<6} {num_envs:>6} envs: {result['ratio_median']} of the bare loop "
+                f"(quartiles {result['ratio_quartiles']}), {result['env_steps_per_s_median']:,} env-steps/s"
+            )
+    settings.out.parent.mkdir(parents=True, exist_ok=True)
+    record = {
+        "benchmark": "step_overhead",
+        "settings": json.loads(json.dumps(dataclasses.asdict(settings), default=str)),
+        "actions": "uniform random in [-1, 1], joint position targets",
+        "precision": "32",
+        "versions": versions(settings.device),
+        "results": results,
+    }
+    settings.out.write_text(json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Whole runs on the real engine: files, resuming, interrupts, playing, the command line."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from genesis_vec import cli
+from genesis_vec.errors import CheckpointError
+from genesis_vec.training import run as run_module
+from genesis_vec.training.checkpoint import load_checkpoint
+from genesis_vec.training.config import PPOConfig, TrainConfig
+from genesis_vec.training.play import play
+from genesis_vec.training.ppo import PPO
+from genesis_vec.training.run import train
+
+SMALL = PPOConfig(rollout_steps=8, minibatches=2, epochs=1, hidden_sizes=(8,))
+
+
+def config(run_dir: Path, iterations: int = 3, **kwargs: object) -> TrainConfig:
+    return TrainConfig(
+        env_id="GenesisCartPole-v0", num_envs=16, iterations=iterations, device="cpu", run_dir=run_dir, ppo=SMALL,
+        checkpoint_every=2, env=("max_episode_steps=20",), **kwargs,
+    )  # fmt: skip
+
+
+def silent() -> Console:
+    return Console(file=io.StringIO(), highlight=False, soft_wrap=True)
+
+
+def rows(run_dir: Path) -> list[dict[str, str]]:
+    with (run_dir / "progress.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    run_dir = tmp_path_factory.mktemp("runs") / "run"
+    console = silent()
+    train(config(run_dir), console)
+    return run_dir, console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_run_leaves_config_versions_progress_curves_events_and_checkpoints(finished_run: tuple[Path, str]):
+    run_dir, _ = finished_run
+    assert json.loads((run_dir / "config.json").read_text())["env"] == ["max_episode_steps=20"]
+    assert json.loads((run_dir / "versions.json").read_text())["genesis-world"] == "1.4.5"
+    assert [row["iteration"] for row in rows(run_dir)] == ["1", "2", "3"]
+    assert [row["env_steps"] for row in rows(run_dir)] == ["128", "256", "384"]
+    assert float(rows(run_dir)[-1]["mean_length"]) == 20.0
+    assert (run_dir / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert list((run_dir / "tensorboard").glob("events.out.tfevents.*"))
+    state = load_checkpoint(run_dir)
+    assert state["iteration"] == 3
+    assert not any("module." in name for name in state["policy"])
+
+
+def test_the_run_s_last_words_are_where_its_files_are_and_the_improvement(finished_run: tuple[Path, str]):
+    run_dir, output = finished_run
+    for name in ("curves.png", "progress.csv", "checkpoints/last.pt"):
+        assert str(run_dir / name) in output
+    assert "untrained   mean return" in output
+    assert "trained     mean return" in output
+    assert "improvement +0.00 in mean return" in output  # 20 steps are survived by an untrained policy
+
+
+def test_playing_a_checkpoint_reproduces_and_needs_nothing_of_the_training(finished_run: tuple[Path, str]):
+    run_dir, _ = finished_run
+    first = play(run_dir, episodes=10, device="cpu", console=silent())
+    again = play(run_dir / "checkpoints" / "last.pt", episodes=10, device="cpu", console=silent())
+    assert first == again
+    assert (first.episodes, first.mean_length) == (10, 20.0)
+
+
+def test_a_folder_with_a_run_in_it_is_not_overwritten(finished_run: tuple[Path, str]):
+    run_dir, _ = finished_run
+    with pytest.raises(CheckpointError, match="holds a run already: give another run_dir, or resume"):
+        train(config(run_dir), silent())
+    assert len(rows(run_dir)) == 3
+
+
+def test_resuming_goes_on_where_the_checkpoint_is_and_another_setting_is_refused(tmp_path: Path):
+    train(config(tmp_path / "run", iterations=2), silent())
+    train(config(tmp_path / "run", iterations=4, resume=True), silent())
+    assert [row["iteration"] for row in rows(tmp_path / "run")] == ["1", "2", "3", "4"]
+    assert load_checkpoint(tmp_path / "run")["env_steps"] == 512
+    other = TrainConfig(
+        env_id="GenesisCartPole-v0", num_envs=8, device="cpu", run_dir=tmp_path / "run", resume=True, ppo=SMALL
+    )
+    with pytest.raises(CheckpointError, match=r"was run with env=\['max_episode_steps=20'\], not \[\]"):
+        train(other, silent())
+
+
+def test_resume_without_an_earlier_run_starts_one(tmp_path: Path):
+    result = train(config(tmp_path / "run", iterations=1, resume=True), silent())
+    assert result.before is not None
+    assert load_checkpoint(tmp_path / "run")["iteration"] == 1
+
+
+def test_an_interrupt_keeps_what_was_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    original = PPO.iterate
+
+    def interrupted(self: PPO) -> dict[str, float]:
+        if self.iteration == 1:
+            raise KeyboardInterrupt
+        return original(self)
+
+    monkeypatch.setattr(PPO, "iterate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(config(tmp_path / "run"), silent())
+    assert load_checkpoint(tmp_path / "run")["iteration"] == 1
+    assert (tmp_path / "run" / "curves.png").is_file()
+
+
+def test_two_runs_from_one_seed_end_with_the_same_parameters(tmp_path: Path, finished_run: tuple[Path, str]):
+    train(config(tmp_path / "run"), silent())
+    first, second = load_checkpoint(finished_run[0])["policy"], load_checkpoint(tmp_path / "run")["policy"]
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "GenesisCartPol-v0"], "Did you mean: `GenesisCartPole`"),
+        (["train", "GenesisCartPole-v0", "--num-envs", "0"], "num_envs=0 must be at least 1"),
+        (["train", "GenesisCartPole-v0", "--resume"], "used with run_dir"),
+        (["train", "GenesisCartPole-v0", "--env", "nonsense"], "env='nonsense' must be NAME=VALUE"),
+        (["train", "GenesisCartPole-v0", "--device", "cpu", "--env", "speed=2"], "unknown arguments ['speed']"),
+        (["train", "GenesisCartPole-v0", "--devices", "cpu:2"], "not available yet"),
+        (["train"], "required"),
+        (["play", "nowhere"], "there is no checkpoint nowhere"),
+        (["play", "nowhere", "--video", "a.txt"], "must end in .mp4 or .gif"),
+        (["dance"], "there is no command 'dance'; use one of train, play, list"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_on_the_command_line_ends_with_what_is_wrong_and_no_traceback(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as error:
+        cli.main(arguments)
+    told = f"{error.value} {capsys.readouterr().err}"
+    assert message in told
+    assert "Traceback" not in told
+    assert error.value.code != 0
+
+
+def test_options_start_from_the_id_s_preset_and_reach_the_run(monkeypatch: pytest.MonkeyPatch):
+    seen: list[TrainConfig] = []
+    monkeypatch.setattr(run_module, "train", seen.append)
+    cli.main(["train", "genesis_vec:GenesisRigid-v0", "--seed", "5", "--ppo.gamma", "0.8", "--env", "control=torque"])
+    assert (seen[0].seed, seen[0].ppo.gamma, seen[0].num_envs) == (5, 0.8, 128)
+    assert seen[0].ppo.learning_rate == 2e-3
+    assert seen[0].env_kwargs() == {"device": "auto", "control": "torque"}
+
+
+def test_the_list_shows_every_shipped_id(capsys: pytest.CaptureFixture[str]):
+    cli.main(["list"])
+    output = capsys.readouterr().out
+    assert "GenesisRigid-v0" in output and "GenesisCartPole-v0" in output
+
+
+def test_the_module_form_trains_without_a_terminal_and_prints_plain_lines(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "genesis_vec.train", "GenesisCartPole-v0", "--num-envs", "4", "--iterations", "2",
+         "--device", "cpu", "--run-dir", str(tmp_path / "run"), "--ppo.rollout-steps", "4"],
+        capture_output=True, text=True, timeout=300, env={**os.environ, "WORLD_SIZE": "1"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "iteration 2/2" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "Traceback" not in done.stderr and "Warning" not in done.stderr
+    assert load_checkpoint(tmp_path / "run")["iteration"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_cart_pole_is_learnt_with_the_preset(seed: int, tmp_path: Path):
+    from genesis_vec.training.presets import preset
+
+    base = preset("GenesisCartPole-v0")
+    result = train(
+        TrainConfig(
+            env_id=base.env_id, num_envs=base.num_envs, iterations=base.iterations, seed=seed, device="cpu",
+            run_dir=tmp_path / "run", ppo=base.ppo,
+        ),
+        silent(),
+    )  # fmt: skip
+    assert result.after is not None and result.after.mean_length >= 475
