@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import traceback
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from genesis_vec.errors import EngineConflictError, RenderingUnavailableError
+from genesis_vec.errors import EngineConflictError
+from genesis_vec.graphics import import_without_graphics, is_rendering_error
 
 if TYPE_CHECKING:
     import torch
-
-RENDERING_REMEDY = (
-    "On Debian and Ubuntu the packages libegl1 and libgl1 bring what drawing without a display needs (libosmesa6 where "
-    "there is no EGL driver)."
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,20 +35,14 @@ class EngineOptions:
 
 
 def import_genesis() -> ModuleType:
-    """Imports Genesis without letting it replace ``sys.excepthook``.
-
-    Raises:
-        RenderingUnavailableError: If there is no OpenGL library, which Genesis loads whether or not anything is drawn.
-    """
+    """Imports Genesis, without letting it replace ``sys.excepthook``, and also where graphics libraries are missing."""
     excepthook = sys.excepthook
     try:
         import genesis
     except (ImportError, AttributeError) as error:
         if not is_rendering_error(error):
             raise
-        raise RenderingUnavailableError(
-            f"Genesis cannot be imported: it loads OpenGL, which this machine lacks ({error}). {RENDERING_REMEDY}"
-        ) from error
+        genesis = import_without_graphics()
     finally:
         # Genesis installs a hook that prints tracebacks to standard output, for the whole process.
         sys.excepthook = excepthook
@@ -120,12 +109,6 @@ def live_view(field: Any) -> torch.Tensor:
     from genesis.utils.misc import qd_to_torch
 
     return qd_to_torch(field, transpose=True, copy=False)
-
-
-def is_rendering_error(error: BaseException) -> bool:
-    """Whether an error came out of the engine's drawing code or of OpenGL."""
-    names = ("pyrender", "OpenGL", "rasterizer", "pyglet", "visualizer")
-    return any(name in frame.filename for frame in traceback.extract_tb(error.__traceback__) for name in names)
 
 
 def _backend(gs: ModuleType, device: torch.device) -> object:

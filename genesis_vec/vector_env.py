@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 
 from genesis_vec.batches import Observation, leaves, map_observation, ordinary_tensors, rows_like, select_rows
 from genesis_vec.devices import resolve_device
-from genesis_vec.engine import RENDERING_REMEDY, is_rendering_error, live_view, start_engine
+from genesis_vec.engine import live_view, start_engine
 from genesis_vec.errors import (
     ClosedEnvironmentError,
     EngineBuildError,
@@ -26,6 +26,7 @@ from genesis_vec.errors import (
     RenderingUnavailableError,
     TaskError,
 )
+from genesis_vec.graphics import RENDERING_REMEDY, has_graphics, is_rendering_error
 from genesis_vec.streams import EnvStreams
 from genesis_vec.task import Task
 from genesis_vec.task_check import check_outputs, check_spaces, torch_dtype
@@ -160,20 +161,22 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         try:
             task.build(self.scene)
             self._camera = self.scene.add_camera(GUI=False, **task.camera) if self.render_mode is not None else None
-            self._draws_pictures = bool(self.scene.visualizer.cameras)
-            if not self._draws_pictures:
+            draws = bool(self.scene.visualizer.cameras)
+            if draws and not has_graphics():
+                raise RenderingUnavailableError(f"this machine has no graphics libraries. {RENDERING_REMEDY}")
+            if not draws:
                 # Otherwise the engine opens an OpenGL context that nothing uses, fails where there is no OpenGL, and
                 # spends time on it in every reset.
                 self.scene.visualizer.build = _do_nothing
             self.scene.build(n_envs=self.num_envs)
         except Exception as error:
             self.scene.destroy()
-            if isinstance(error, TaskError):
+            if isinstance(error, (TaskError, RenderingUnavailableError)):
                 raise
-            if self.render_mode is not None and is_rendering_error(error):
+            if is_rendering_error(error):
                 raise RenderingUnavailableError(
-                    f"render_mode={self.render_mode!r}: this machine cannot draw ({error}). {RENDERING_REMEDY} With "
-                    "render_mode=None the environment needs no EGL."
+                    f"this machine cannot draw: {error}. {RENDERING_REMEDY} An environment without a camera "
+                    "(render_mode=None) needs none of them."
                 ) from error
             raise EngineBuildError(
                 f"the engine could not build the scene of {type(task).__name__} with num_envs={self.num_envs} on "

@@ -117,6 +117,7 @@ class BreakableTask(CartPoleTask):
     def _break(self, kind: str, value: torch.Tensor) -> torch.Tensor:
         if (row := self._row_if(kind)) is not None:
             value[row] = torch.inf
+            self.breakage = None  # once: the first observation of the next episode is asked for in the same step
         return value
 
     def observe(self) -> torch.Tensor:

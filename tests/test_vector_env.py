@@ -1,4 +1,4 @@
-"""GenesisVectorEnv: construction, steps, seeds, resets. The ends of episodes are in test_autoreset and test_quarantine."""
+"""GenesisVectorEnv: construction, steps, seeds, resets; ends are in test_autoreset and test_quarantine."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_shipped_id_keeps_the_whole_contract(id, mode):
 @pytest.mark.parametrize("dict_obs", [False, True], ids=["tensor", "dict"])
 def test_a_task_with_terminations_and_either_kind_of_observation_keeps_the_contract(make_env, mode, dict_obs):
     task = CountingTask([3, None, 5], dict_obs, count_episodes=False)
-    report = check_vector_env(make_env(task, autoreset_mode=mode, max_episode_steps=5), close=True)
+    report = check_vector_env(make_env(task, autoreset_mode=mode, max_episode_steps=5))
     # Counters that start at 0 for every seed cannot show that seeds matter; the noise can.
     assert report.not_checked == (() if dict_obs else ("that seeds matter: 0 and 1 give the same run",))
 

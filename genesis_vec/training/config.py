@@ -35,7 +35,7 @@ class PPOConfig:
     """Decay of the advantage estimator's weights."""
     clip: float = 0.2
     """How far the probability ratio may move from 1, and the value from its old estimate."""
-    clip_value: bool = True
+    clip_value: bool = False
     """Whether the value loss is clipped too."""
     value_coefficient: float = 1.0
     """Weight of the value loss."""

@@ -8,7 +8,7 @@ _PRESETS: dict[str, dict[str, object]] = {
     # Balancing is a matter of hundreds of steps, and cheap: long rollouts, a small and steady learning rate.
     "GenesisCartPole-v0": {
         "num_envs": 256,
-        "iterations": 200,
+        "iterations": 120,
         "ppo": PPOConfig(rollout_steps=32, schedule="fixed", learning_rate=1e-3),
     },
     # A joint follows its target within a fraction of a second, so what an action is worth shows within ten steps.
