@@ -23,10 +23,7 @@ import tyro
 import genesis_vec  # noqa: F401 - registers the ids
 from genesis_vec.training.log import versions
 
-ROBOTS = {
-    "panda": {"morph": "xml/franka_emika_panda/panda.xml"},
-    "go2": {"morph": "urdf/go2/urdf/go2.urdf"},
-}
+ROBOTS = {"panda": "xml/franka_emika_panda/panda.xml", "go2": "urdf/go2/urdf/go2.urdf"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,9 +55,14 @@ def synchronize(device: torch.device) -> None:
 
 def measure(robot: str, num_envs: int, settings: Settings) -> dict[str, object]:
     env = gymnasium.make_vec(
-        "GenesisRigid-v0", num_envs=num_envs, device=settings.device, dt=settings.dt, substeps=settings.substeps,
-        self_collision=settings.self_collision, **ROBOTS[robot],
-    )  # fmt: skip
+        "GenesisRigid-v0",
+        num_envs=num_envs,
+        morph=ROBOTS[robot],
+        device=settings.device,
+        dt=settings.dt,
+        substeps=settings.substeps,
+        self_collision=settings.self_collision,
+    )
     task, scene, device = env.unwrapped.task, env.unwrapped.scene, env.unwrapped.device  # type: ignore[attr-defined]
     env.reset(seed=0)
     size = env.single_action_space.shape[0]  # type: ignore[index]

@@ -10,7 +10,6 @@ import importlib.abc
 import importlib.machinery
 import sys
 import traceback
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -49,7 +48,9 @@ def has_graphics() -> bool:
 class _StandIn(ModuleType):
     """A module of which every name is a class that does nothing."""
 
-    __path__: Sequence[str] = ()
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []  # what makes it a package, so that its submodules are asked for too
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

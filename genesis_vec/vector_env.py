@@ -352,6 +352,11 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             self._last_obs = obs
             obs = map_observation(torch.clone, obs)
         else:
+            if something_ends and self._any(fault):
+                # The episode is over but the next has not begun: until then the engine must not compute with broken
+                # numbers. Before the restarts below, after which the engine still has to compute the link poses where
+                # a task left that to the next step: this reset would count them as computed.
+                self.scene.reset(envs_idx=fault)
             if idle is not None and self.autoreset_mode is AutoresetMode.NEXT_STEP:
                 obs = self._restart(idle, obs)
             elif idle is not None:
@@ -362,10 +367,6 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             if something_ends or idle is not None:
                 self._idle_terminated = terminated.clone()
                 self._idle = terminated | truncated
-                # The episode is over but the next has not begun: until then the engine must not compute with broken
-                # numbers.
-                if self._any(fault):
-                    self.scene.reset(envs_idx=fault)
                 self._has_idle = self._any(self._idle)
             self._last_obs = map_observation(torch.clone, obs)
         return obs, reward, terminated, truncated, info

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -95,3 +97,30 @@ def test_a_live_view_is_the_engines_own_memory(make_env):
     env.reset()
     torch.testing.assert_close(view, env.task.robot.get_qpos(), rtol=0, atol=0)
     assert live_view(env.scene.rigid_solver.qpos).data_ptr() == address
+
+
+SETTINGS_SCRIPT = """
+import sys
+import gymnasium
+from gymnasium.vector import AutoresetMode
+import genesis_vec
+from genesis_vec.tasks.cart_pole import CartPoleTask
+from genesis_vec.tasks.rigid import RigidTask
+
+options = genesis_vec.EngineOptions(**eval(sys.argv[1]))
+for base, kwargs in ((CartPoleTask, {}), (RigidTask, {}), (RigidTask, {"observation": "qpos", "control": "torque"})):
+    task = type("Task", (base,), {"engine": options})
+    for mode in AutoresetMode if base is CartPoleTask else (AutoresetMode.SAME_STEP,):
+        env = genesis_vec.GenesisVectorEnv(task(**kwargs), 3, device="cpu", autoreset_mode=mode, max_episode_steps=5)
+        assert genesis_vec.check_vector_env(env, close=True).not_checked == ()
+print("all checked")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"precision": "64"}, {"performance_mode": True}], ids=str)
+def test_the_contract_holds_with_other_settings_of_the_engine(settings):
+    done = subprocess.run(
+        [sys.executable, "-c", SETTINGS_SCRIPT, repr(settings)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.endswith("all checked\n"), done.stderr

@@ -17,7 +17,8 @@ def refuse(self, name, *args, **kwargs):
 
 ctypes.CDLL.__init__ = refuse
 import ctypes.util
-ctypes.util.find_library = lambda name: None if name in ("GL", "EGL", "OSMesa", "OpenGL", "GLX") else name
+find = ctypes.util.find_library
+ctypes.util.find_library = lambda name: None if name in ("GL", "EGL", "OSMesa", "OpenGL", "GLX") else find(name)
 
 import gymnasium, torch
 from genesis_vec.errors import RenderingUnavailableError

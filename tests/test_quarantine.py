@@ -182,6 +182,27 @@ def test_a_fault_on_the_step_of_a_termination_or_of_the_time_limit_is_a_truncati
     assert info["episode"]["l"].tolist() == [2, 2, 2]
 
 
+@pytest.mark.parametrize("row", [0, 2])
+def test_next_step_a_fault_in_the_step_in_which_another_environment_starts_anew(make_env, row):
+    """The engine is reset for both in one step; the link poses of the new episode must still be computed."""
+    runs = []
+    for broken in (torch.nan, 0.0):
+        env = make_env(num_envs=3, autoreset_mode=NEXT_STEP, max_episode_steps=5)
+        env.reset(seed=0)
+        results = []
+        for step in range(12):
+            action = torch.full((3, 1), 0.5)
+            if step == 1:
+                action[row] = torch.nan  # so that this one's episodes are out of step with the others'
+            if step == 5:
+                action[row] = broken
+            results.append(env.step(action))
+        runs.append(results)
+    assert runs[0][4][3].int().tolist() == [int(other != row) for other in range(3)]  # so they start anew in step 5
+    assert runs[0][5][-1]["fault"].int().tolist() == [int(other == row) for other in range(3)]
+    assert_same_rows(*runs, [other for other in range(3) if other != row])
+
+
 def test_a_fault_in_a_dict_observation_leaves_every_part_of_it_finite(make_env):
     env = make_env(CountingTask(dict_obs=True), max_episode_steps=9)
     first, _ = env.reset(seed=0)

@@ -430,14 +430,27 @@ def test_b14_a_reset_mask_resets_just_its_rows(make_env, library):
 
 
 @ALL_MODES
-def test_b14_an_all_false_mask_changes_nothing(make_env, mode):
-    env, other = (make_env(CountingTask([2, 3, None]), autoreset_mode=mode, max_episode_steps=4) for _ in range(2))
-    actions = actions_of(7, 3)
-    start_counting(env, seed=0), start_counting(other, seed=0)
-    for action in actions:
+@pytest.mark.parametrize("counts", [True, False], ids=["counters", "motion"])
+def test_b14_an_all_false_mask_changes_nothing(make_env, mode, counts):
+    task_of = CountingTask if counts else BreakableTask  # one tells what is counted, the other how it moves
+    env, other = (make_env(task_of(), autoreset_mode=mode, max_episode_steps=4) for _ in range(2))
+    env.reset(seed=0), other.reset(seed=0)
+    for action in actions_of(9, 3):
         one, two = env.step(action), other.step(action)
         assert_same(one[:4], two[:4])
         assert_same(env.reset(options={"reset_mask": np.zeros(3, bool)})[:1], one[:1])
+
+
+@ALL_MODES
+def test_resets_right_after_one_another_do_what_one_reset_of_all_their_rows_does(make_env, mode):
+    env, other = (make_env(autoreset_mode=mode, max_episode_steps=6) for _ in range(2))
+    actions = actions_of(5, 3)
+    rollout(env, actions[:3], seed=0), rollout(other, actions[:3], seed=0)
+    for row in (1, 0, None):
+        obs, _ = env.reset(options={"reset_mask": torch.arange(3) == (3 if row is None else row)})
+    assert_same([obs], other.reset(options={"reset_mask": torch.tensor([True, True, False])})[:1])
+    for action in actions[3:]:
+        assert_same(env.step(action)[:4], other.step(action)[:4])
 
 
 def test_a_mask_in_the_very_first_reset_starts_all_environments(make_env):

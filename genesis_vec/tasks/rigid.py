@@ -110,6 +110,8 @@ class RigidTask(Task):
         for name, value, fits in (
             ("reach", reach, 0 < reach <= 1),
             ("reset_noise", reset_noise, 0 <= reset_noise <= 1),
+            ("stiffness", stiffness, stiffness is None or stiffness > 0),
+            ("damping", damping, damping is None or damping >= 0),
             ("max_velocity", max_velocity, max_velocity > 0),
             ("max_force", max_force, max_force is None or max_force > 0),
             ("dt", dt, dt > 0),
