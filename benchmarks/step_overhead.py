@@ -44,6 +44,8 @@ class Settings:
     """Solver substeps per step."""
     self_collision: bool = True
     """Whether the robot's links collide with each other."""
+    torch_threads: int = 1
+    """Threads of torch on the CPU, as in training runs."""
     out: Path = Path("benchmarks/results/step_overhead.json")
     """Where the result goes."""
 
@@ -111,6 +113,7 @@ def measure(robot: str, num_envs: int, settings: Settings) -> dict[str, object]:
 
 def main() -> None:
     settings = tyro.cli(Settings)
+    torch.set_num_threads(settings.torch_threads)
     results = []
     for robot in ROBOTS:
         for num_envs in settings.num_envs:

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode
 
+from genesis_vec.engine import import_genesis
 from genesis_vec.task import Task
 from genesis_vec.tasks.cart_pole import CartPoleTask
 from genesis_vec.vector_env import GenesisVectorEnv
@@ -58,6 +60,9 @@ class EnvPool:
 
     def __init__(self) -> None:
         self._idle: dict[str, list[GenesisVectorEnv]] = {}
+        # Closing a scene collects garbage. That passes over all objects that were imported, unless they are frozen.
+        import_genesis()
+        gc.freeze()
 
     @contextlib.contextmanager
     def lend(self) -> Iterator[Callable[..., GenesisVectorEnv]]:
@@ -70,14 +75,19 @@ class EnvPool:
             Args:
                 task: The task.
                 num_envs: Number of environments.
-                fresh: Whether it must be one that was never reset.
+                fresh: Whether it must be one that was constructed with these very arguments and never reset.
                 **kwargs: Arguments of GenesisVectorEnv.
             """
             task = task or CartPoleTask()
-            kwargs = {"device": "cpu", **kwargs}
-            key = None if fresh else repr((type(task), vars(task), num_envs, sorted(kwargs.items())))
-            idle = self._idle.get(key or "", [])
-            env = idle.pop() if idle else GenesisVectorEnv(task, num_envs, **kwargs)
+            kwargs = {"device": "cpu", "autoreset_mode": AutoresetMode.SAME_STEP, **kwargs}
+            if fresh:
+                key, env = None, GenesisVectorEnv(task, num_envs, **kwargs)
+            else:
+                limit = kwargs.pop("max_episode_steps", task.max_episode_steps)
+                key = repr((type(task), vars(task), num_envs, sorted(kwargs.items())))
+                idle = self._idle.get(key)
+                env = idle.pop() if idle else GenesisVectorEnv(task, num_envs, **kwargs)
+                env.max_episode_steps = limit
             lent.append((key, env))
             return env
 
@@ -91,7 +101,6 @@ class EnvPool:
                     self._idle.setdefault(key, []).append(env)
 
     def close(self) -> None:
-        # Closing a scene collects garbage, which takes long with all that was imported; freezing exempts that.
         gc.freeze()
         for env in itertools.chain(*self._idle.values()):
             env.close()

@@ -107,10 +107,11 @@ class BreakableTask(CartPoleTask):
             return
         kind, mask = self.breakage[0], torch.arange(self.num_envs) == row
         broken = torch.full((self.num_envs, 2), 1e30 if kind == "huge_force" else torch.nan)
+        # Without skip_forward a setter itself would compute the new poses of other environments, and round otherwise.
         if kind == "velocity":
-            self.robot.set_dofs_velocity(broken, envs_idx=mask)
+            self.robot.set_dofs_velocity(broken, envs_idx=mask, skip_forward=True)
         elif kind == "position":
-            self.robot.set_qpos(broken, envs_idx=mask)
+            self.robot.set_qpos(broken, envs_idx=mask, skip_forward=True)
         else:
             self.robot.control_dofs_force(torch.where(mask[:, None], broken, self._force))
 

@@ -96,6 +96,8 @@ class TrainConfig:
     """Go on from the newest checkpoint of run_dir, or start if there is none."""
     checkpoint_every: int = 25
     """Iterations between checkpoints; there is always one at the end."""
+    torch_threads: int = 1
+    """Threads of torch on the CPU. Small networks gain little from more, and lose much where a core is not free."""
     env: tuple[str, ...] = ()
     """Arguments of the environment, NAME=VALUE each; values are read as JSON, or else as text."""
     ppo: PPOConfig = PPOConfig()
@@ -105,6 +107,7 @@ class TrainConfig:
         _require(self.num_envs >= 1, "num_envs", self.num_envs, "at least 1")
         _require(self.iterations >= 1, "iterations", self.iterations, "at least 1")
         _require(self.seed >= 0, "seed", self.seed, "0 or more")
+        _require(self.torch_threads >= 1, "torch_threads", self.torch_threads, "at least 1")
         _require(self.checkpoint_every >= 1, "checkpoint_every", self.checkpoint_every, "at least 1")
         _require(
             not self.resume or self.run_dir is not None, "resume", self.resume, "used with run_dir, the run to go on"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,9 @@ def train(config: TrainConfig, console: Console | None = None) -> RunResult:
     run_dir = config.run_dir or _new_run_dir(config.env_id)
     state = _earlier_state(config, run_dir)
     env = make_env(config.env_id, config.num_envs, config.env_kwargs())
+    threads_before = torch.get_num_threads()
     try:
+        torch.set_num_threads(config.torch_threads)
         learner = PPO(env, config.ppo, config.seed)
         if state is not None:
             learner.load_state_dict(state)
@@ -84,6 +87,7 @@ def train(config: TrainConfig, console: Console | None = None) -> RunResult:
         after = _evaluate(env, learner.policy)
     finally:
         env.close()
+        torch.set_num_threads(threads_before)
     if before is not None and after is not None:
         console.print(f"untrained   {before}")
         console.print(f"trained     {after}")
@@ -95,7 +99,10 @@ def train(config: TrainConfig, console: Console | None = None) -> RunResult:
 
 def make_env(env_id: str, num_envs: int, env_kwargs: dict[str, Any]) -> VectorEnv:
     """The environment that a learner trains on: with vector observations, whatever the task's are."""
-    env = gymnasium.make_vec(env_id, num_envs=num_envs, **env_kwargs)
+    with warnings.catch_warnings():
+        # What device="auto" picked is printed, and kept with the run.
+        warnings.filterwarnings("ignore", message="device='auto' picked")
+        env = gymnasium.make_vec(env_id, num_envs=num_envs, **env_kwargs)
     if isinstance(env.single_observation_space, spaces.Dict):
         return FlattenObservation(env)
     return env

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from genesis_vec.errors import ModelError
+from genesis_vec.registry import SHIPPED
 from genesis_vec.streams import EnvStreams
 from genesis_vec.tasks.rigid import RigidTask
 from tests.wrappers.support import tensors_in
@@ -93,11 +94,9 @@ def make_arm(make_env, models):
     return make
 
 
-@pytest.fixture(scope="module")
-def panda():
-    env = gymnasium.make_vec("GenesisRigid-v0", num_envs=3, device="cpu")
-    yield env
-    env.close()
+@pytest.fixture
+def panda(make_env):
+    return make_env(RigidTask(), 3)
 
 
 @pytest.fixture(scope="module")
@@ -376,16 +375,16 @@ def test_unknown_arguments_are_refused_with_those_of_the_task():
 
 
 def test_panda_is_the_default_and_its_parts_are_within_reach_of_the_user(panda):
-    base = panda.unwrapped
-    assert base.task.morph == "xml/franka_emika_panda/panda.xml"
-    assert base.task.robot in base.scene.entities and base.task.scene is base.scene
-    assert (base.device, base.task.device, base.max_episode_steps) == (torch.device("cpu"), base.device, 100)
+    assert SHIPPED["GenesisRigid-v0"] == ("genesis_vec.tasks.rigid:RigidTask", 100)
+    assert panda.task.morph == "xml/franka_emika_panda/panda.xml"
+    assert panda.task.robot in panda.scene.entities and panda.task.scene is panda.scene
+    assert panda.task.device == panda.device == torch.device("cpu")
     assert (panda.single_observation_space.shape, panda.single_action_space.shape) == ((27,), (9,))
-    assert base.task.joint_names == [*(f"joint{i}" for i in range(1, 8)), "finger_joint1", "finger_joint2"]
+    assert panda.task.joint_names == [*(f"joint{i}" for i in range(1, 8)), "finger_joint1", "finger_joint2"]
 
 
 def test_panda_starts_and_goals_lie_within_its_limits(panda):
-    lower, upper = panda.unwrapped.task.robot.get_dofs_limit()
+    lower, upper = panda.task.robot.get_dofs_limit()
     for obs in (panda.reset(seed=0)[0], panda.reset()[0]):
         qpos, velocity, goal = split(obs, 9, 9, 9)
         for positions in (qpos, goal):
@@ -394,7 +393,7 @@ def test_panda_starts_and_goals_lie_within_its_limits(panda):
 
 
 def test_panda_holds_its_rest_pose_under_the_action_zero(panda):
-    task = panda.unwrapped.task
+    task = panda.task
     panda.reset(seed=0)
     for _ in range(99):
         obs, *_ = panda.step(torch.zeros(3, 9))
