@@ -19,10 +19,9 @@ def train(arguments: Sequence[str], program: str = "genesis-vec train") -> None:
     from genesis_vec.training.config import TrainConfig
     from genesis_vec.training.presets import preset
 
-    # The id comes first, and decides what the other options start from.
-    env_id = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    default = tyro.MISSING if env_id is None else preset(env_id)
-    config = tyro.cli(TrainConfig, prog=program, args=arguments, default=default)  # type: ignore[arg-type]
+    # The id decides what the other options start from, so it is read first, by the same parser.
+    config = tyro.cli(TrainConfig, prog=program, args=arguments)
+    config = tyro.cli(TrainConfig, prog=program, args=arguments, default=preset(config.env_id))
 
     from genesis_vec.training.run import train as run
 
@@ -110,7 +109,7 @@ def run_command(command: Callable[[], None]) -> None:
 
     try:
         command()
-    except (GenesisVecError, GymnasiumError, ValueError, TypeError) as error:
+    except (GenesisVecError, GymnasiumError, OSError, ValueError, TypeError) as error:
         if isinstance(error, (ValueError, TypeError)) and not _is_user_mistake(error):
             raise
         raise SystemExit(f"genesis-vec: {error}") from error

@@ -101,6 +101,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             raise ValueError(f"render_mode={render_mode!r}: use None or 'rgb_array'")
         if hasattr(task, "scene"):
             raise TaskError(f"this {type(task).__name__} already serves an environment; make a new one for each")
+        _check_count("decimation", task.decimation)
         self.on_fault = on_fault
         self.render_mode = render_mode
         self._render_envs = _check_render_envs(render_envs, self.num_envs)
@@ -171,7 +172,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             self.scene.build(n_envs=self.num_envs)
         except Exception as error:
             self.scene.destroy()
-            if isinstance(error, (TaskError, RenderingUnavailableError)):
+            if isinstance(error, (TaskError, RenderingUnavailableError, NotImplementedError)):
                 raise
             if is_rendering_error(error):
                 raise RenderingUnavailableError(
@@ -283,12 +284,13 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             - "episode": {"r": return, "l": length in steps, "t": seconds of wall-clock time} of the episodes that
               ended in this step, 0 elsewhere, with the mask "_episode".
             - In SAME_STEP also "final_obs", the observation before any reset, and "final_info", this info before any
-              reset, with the mask of the environments that ended in "_final_obs" and "_final_info".
+              reset, with the mask of the environments that ended in "_final_obs" and "_final_info". Do not write to
+              "final_obs": a fault in the next step goes back to it.
 
         Raises:
             ValueError: If actions have another shape.
             ClosedEnvironmentError: After :meth:`close`.
-            EnvFaultError: With ``on_fault="raise"``, if an environment is faulty.
+            EnvFaultError: With ``on_fault="raise"``, if an environment is faulty. Reset before going on.
         """
         self._check_open()
         if self._last_obs is None:
@@ -328,7 +330,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             # V(final_obs) bootstraps a truncation, so a faulty row's must be one that a policy could have seen.
             obs = select_rows(fault, self._last_obs, obs)
         else:
-            terminated = self._none.clone() if terminated is None else terminated
+            terminated = self._none.clone() if terminated is None else terminated.clone()
             truncated = self._none.clone()
 
         idle = self._idle if self._has_idle else None
@@ -383,9 +385,16 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         return not self._asks_masks or bool(mask.any())
 
     def _convert_actions(self, actions: Any) -> torch.Tensor:
-        tensor = torch.as_tensor(actions)
+        try:
+            tensor = torch.as_tensor(actions if isinstance(actions, torch.Tensor) else np.array(actions))
+        except TypeError as error:
+            raise ValueError(f"actions must be numbers of the shape {self._action_shape}, got {actions!r}") from error
         if tensor.dtype != torch.float32 or tensor.device != self.device:
-            tensor = tensor.to(device=self.device, dtype=torch.float32, non_blocking=True)
+            if tensor.dtype == torch.float64:
+                # Far out of range is not infinite: it would become so, and count as a fault, in float32.
+                tensor = tensor.clamp(*_FLOAT32_RANGE)
+            # Without waiting only towards a GPU: in the other direction the copy might be read before it is done.
+            tensor = tensor.to(self.device, torch.float32, non_blocking=self.device.type != "cpu")
         if tuple(tensor.shape) != self._action_shape:
             raise ValueError(f"actions have shape {tuple(tensor.shape)}, expected {self._action_shape}")
         return tensor
@@ -404,10 +413,9 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         """Rows, bool (num_envs,), with a value that is not finite, or with an error flag of the engine."""
         checked = [actions, *leaves(obs), reward, *self._engine_state]
         rows = [value.reshape(self.num_envs, -1) for value in checked if value.is_floating_point()]
-        # A sum is finite only if all its terms are, and zero times it is zero only then: two small operations instead
-        # of a test of each element.
-        total = torch.cat(rows, dim=1).sum(dim=1)
-        return (total * 0.0 if self._engine_flags is None else torch.add(self._engine_flags, total, alpha=0.0)) != 0
+        # Zero times a finite number is zero and times anything else is NaN, so that one sum tells for the whole row.
+        total = torch.cat(rows, dim=1).mul_(0.0).sum(dim=1)
+        return (total if self._engine_flags is None else total + self._engine_flags) != 0.0
 
     def _raise_fault(self, fault: torch.Tensor, actions: torch.Tensor, obs: Observation, reward: torch.Tensor) -> None:
         indices = fault.nonzero()[:, 0].tolist()
@@ -462,6 +470,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         # Where it draws one environment, the engine leaves out the axis of environments.
         drawn = drawn.reshape(len(self._render_envs), *drawn.shape[-3:])
         blank = np.zeros(drawn.shape[1:], dtype=np.uint8)
+        blank.flags.writeable = False  # it stands for every environment that is not drawn
         frames = [blank] * self.num_envs
         for index, frame in zip(self._render_envs, drawn, strict=True):
             frames[index] = np.ascontiguousarray(frame)
@@ -483,6 +492,9 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
                 "set mask[indices] = True in a mask of zeros"
             )
         return tensor
+
+
+_FLOAT32_RANGE = (torch.finfo(torch.float32).min, torch.finfo(torch.float32).max)
 
 
 def _as_declared(leaf: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -115,8 +115,8 @@ class RigidTask(Task):
             ("max_velocity", max_velocity, max_velocity > 0),
             ("max_force", max_force, max_force is None or max_force > 0),
             ("dt", dt, dt > 0),
-            ("substeps", substeps, substeps >= 1),
-            ("decimation", decimation, decimation >= 1),
+            ("substeps", substeps, isinstance(substeps, int) and substeps >= 1),
+            ("decimation", decimation, isinstance(decimation, int) and decimation >= 1),
         ):
             if not fits:
                 raise ValueError(f"{name}={value!r} is out of range; see RigidTask's documentation")
@@ -194,7 +194,9 @@ class RigidTask(Task):
             rest = torch.tensor(list(self.rest_qpos), dtype=torch.float32, device=self.device)
         else:
             raise ModelError(f"rest_qpos has {len(self.rest_qpos)} numbers for {count} joints: {self.joint_names}")
-        unit = torch.where(bounded, (self.reach * half_range).minimum(upper - rest).minimum(rest - lower), half_range)
+        unit = torch.where(
+            bounded, (self.reach * half_range).minimum(upper - rest).minimum(rest - lower), self.reach * half_range
+        )
         if not bool((unit > 0).all()):
             raise ModelError(
                 f"rest_qpos={self.rest_qpos!r} is not within the joints' limits {lower.tolist()} … {upper.tolist()}"

@@ -57,7 +57,8 @@ def evaluate(
         on_step: Called after each reset or step, for a video for instance.
 
     Raises:
-        RuntimeError: If no episode ended within max_steps.
+        RuntimeError: If some environment has not finished its episodes within max_steps: a mean over the others would
+            be one over the short episodes.
     """
     share = -(-episodes // env.num_envs)
     observations, _ = env.reset(seed=seed)
@@ -75,8 +76,11 @@ def evaluate(
             done += counted
             if bool((done >= share).all()):
                 break
-    if not kept:
-        raise RuntimeError(f"no episode ended within {max_steps} steps; give the environment a max_episode_steps")
+    else:
+        raise RuntimeError(
+            f"{int((done < share).sum())} environments have not finished their episodes within {max_steps} steps; give "
+            "the environment a max_episode_steps"
+        )
     values = {name: torch.cat(parts) for name, parts in kept.items()}
     returns, lengths = values.pop("return"), values.pop("length")
     return Evaluation(

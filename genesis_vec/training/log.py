@@ -46,7 +46,9 @@ class RunLog:
         _write_json(run_dir / "config.json", config)
         _write_json(run_dir / "versions.json", versions(device))
         self._write_rows()
-        self._tensorboard = SummaryWriter(str(run_dir / "tensorboard"), purge_step=resumed_at or None)
+        self._tensorboard = SummaryWriter(
+            str(run_dir / "tensorboard"), purge_step=resumed_at + 1 if resumed_at else None
+        )
         self._iterations = iterations
         self._last_line_time = 0.0
         self._seconds_before = float(self._rows[-1]["seconds"]) if self._rows else 0.0

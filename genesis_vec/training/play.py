@@ -39,8 +39,9 @@ def play(
         RenderingUnavailableError: If a video is asked for, and this machine cannot draw.
         ValueError: For numbers out of range or a video file of another kind.
     """
-    if episodes < 1:
-        raise ValueError(f"episodes={episodes} must be at least 1")
+    for name, value in (("episodes", episodes), ("num_envs", num_envs)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name}={value} must be at least 1")
     if video is not None and video.suffix not in (".mp4", ".gif"):
         raise ValueError(f"video={str(video)!r} must end in .mp4 or .gif")
     console = console or Console(highlight=False, soft_wrap=True)

@@ -249,7 +249,9 @@ class PPO:
         """Puts back what :meth:`state_dict` gave; the environments start new episodes."""
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.learning_rate = self.optimizer.param_groups[0]["lr"]
+        # The optimiser takes over the checkpoint's tensor as it is, on whichever device it was read to.
+        self.learning_rate.copy_(self.optimizer.param_groups[0]["lr"])
+        self.optimizer.param_groups[0]["lr"] = self.learning_rate
         self.observation_moments.load_state_dict(state["observation_moments"])
         self.return_moments.load_state_dict(state["return_moments"])
         self._noise_streams.load_state_dict(state["noise_streams"])
@@ -277,7 +279,7 @@ def episode_metrics(info: dict[str, Any]) -> dict[str, torch.Tensor]:
 def _add_episodes(sums: dict[str, torch.Tensor], info: dict[str, Any]) -> None:
     ended = info["_episode"]
     ends = {"count": ended, "mean_return": info["episode"]["r"], "mean_length": info["episode"]["l"]}
-    ends.update({name: value * ended for name, value in episode_metrics(info).items()})
+    ends.update({name: value.masked_fill(~ended, 0) for name, value in episode_metrics(info).items()})
     for name, value in ends.items():
         total = value.sum(dtype=torch.float64)
         sums[name] = sums[name] + total if name in sums else total

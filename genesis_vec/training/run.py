@@ -59,6 +59,7 @@ def train(config: TrainConfig, console: Console | None = None) -> RunResult:
     console = console or Console(highlight=False, soft_wrap=True)
     run_dir = config.run_dir or _new_run_dir(config.env_id)
     state = _earlier_state(config, run_dir)
+    (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
     env = make_env(config.env_id, config.num_envs, config.env_kwargs())
     threads_before = torch.get_num_threads()
     try:
@@ -69,7 +70,6 @@ def train(config: TrainConfig, console: Console | None = None) -> RunResult:
             console.print(f"going on from iteration {learner.iteration}; the environments start new episodes")
         device = _device_in_words(learner.device)
         console.print(f"{config.env_id}: {config.num_envs} environments on {device}")
-        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
         before = _evaluate(env, learner.policy) if state is None else None
         if before is not None:
             console.print(f"untrained: {before}")
@@ -128,7 +128,8 @@ def load_policy(state: dict[str, Any], env: VectorEnv) -> ActorCritic:
 
 
 def _iterate(config: TrainConfig, learner: PPO, log: RunLog, run_dir: Path) -> None:
-    best = float("-inf")
+    best_path = run_dir / "checkpoints" / "best.pt"
+    best = load_checkpoint(best_path)["mean_return"] if best_path.is_file() else float("-inf")
     while learner.iteration < config.iterations:
         figures = learner.iterate()
         log.iteration(learner.iteration, learner.env_steps, figures)
@@ -136,11 +137,11 @@ def _iterate(config: TrainConfig, learner: PPO, log: RunLog, run_dir: Path) -> N
             _save(newest_checkpoint(run_dir), config, learner)
             if figures.get("mean_return", best) > best:
                 best = figures["mean_return"]
-                _save(run_dir / "checkpoints" / "best.pt", config, learner)
+                _save(best_path, config, learner, mean_return=best)
 
 
-def _save(path: Path, config: TrainConfig, learner: PPO) -> None:
-    save_checkpoint(path, {"config": config.to_dict(), **learner.state_dict()})
+def _save(path: Path, config: TrainConfig, learner: PPO, **figures: float) -> None:
+    save_checkpoint(path, {"config": config.to_dict(), **figures, **learner.state_dict()})
 
 
 def _evaluate(env: VectorEnv, policy: ActorCritic) -> Evaluation | None:
@@ -153,14 +154,16 @@ def _earlier_state(config: TrainConfig, run_dir: Path) -> dict[str, Any] | None:
     """The state to go on from, None to start."""
     exists = newest_checkpoint(run_dir).is_file()
     if not config.resume:
-        if exists:
+        if exists or (run_dir / "config.json").exists():
             raise CheckpointError(f"{run_dir} holds a run already: give another run_dir, or resume to go on with it")
         return None
     if not exists:
         return None
     state = load_checkpoint(run_dir)
-    earlier, now = state["config"], config.to_dict()
-    for name in ("env_id", "env", "num_envs", "seed"):
+    earlier, now = (
+        {**values, "env_id": values["env_id"].rpartition(":")[2]} for values in (state["config"], config.to_dict())
+    )
+    for name in ("env_id", "env", "num_envs", "seed", "ppo"):
         if earlier[name] != now[name]:
             raise CheckpointError(f"{run_dir} was run with {name}={earlier[name]!r}, not {now[name]!r}")
     return state

@@ -173,5 +173,5 @@ def test_evaluation_counts_the_same_number_of_first_episodes_of_every_environmen
 
 
 def test_evaluation_of_endless_episodes_says_so():
-    with pytest.raises(RuntimeError, match="no episode ended within 5 steps"):
+    with pytest.raises(RuntimeError, match="3 environments have not finished their episodes within 5 steps"):
         evaluate(CounterEnv(limit=100), lambda observations: torch.zeros(3, 2), episodes=1, seed=0, max_steps=5)

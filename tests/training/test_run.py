@@ -29,7 +29,7 @@ SMALL = PPOConfig(rollout_steps=8, minibatches=2, epochs=1, hidden_sizes=(8,))
 def config(run_dir: Path, iterations: int = 3, **kwargs: object) -> TrainConfig:
     return TrainConfig(
         env_id="GenesisCartPole-v0", num_envs=16, iterations=iterations, device="cpu", run_dir=run_dir, ppo=SMALL,
-        checkpoint_every=2, env=("max_episode_steps=20",), **kwargs,
+        checkpoint_every=2, env=("max_episode_steps=6",), **kwargs,
     )  # fmt: skip
 
 
@@ -52,11 +52,11 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_a_run_leaves_config_versions_progress_curves_events_and_checkpoints(finished_run: tuple[Path, str]):
     run_dir, _ = finished_run
-    assert json.loads((run_dir / "config.json").read_text())["env"] == ["max_episode_steps=20"]
+    assert json.loads((run_dir / "config.json").read_text())["env"] == ["max_episode_steps=6"]
     assert json.loads((run_dir / "versions.json").read_text())["genesis-world"] == "1.4.5"
     assert [row["iteration"] for row in rows(run_dir)] == ["1", "2", "3"]
     assert [row["env_steps"] for row in rows(run_dir)] == ["128", "256", "384"]
-    assert float(rows(run_dir)[-1]["mean_length"]) == 20.0
+    assert float(rows(run_dir)[-1]["mean_length"]) == 6.0
     assert (run_dir / "curves.png").read_bytes()[:4] == b"\x89PNG"
     assert list((run_dir / "tensorboard").glob("events.out.tfevents.*"))
     state = load_checkpoint(run_dir)
@@ -70,7 +70,7 @@ def test_the_run_s_last_words_are_where_its_files_are_and_the_improvement(finish
         assert str(run_dir / name) in output
     assert "untrained   mean return" in output
     assert "trained     mean return" in output
-    assert "improvement +0.00 in mean return" in output  # 20 steps are survived by an untrained policy
+    assert "improvement +0.00 in mean return" in output  # six steps are survived by an untrained policy
 
 
 def test_playing_a_checkpoint_reproduces_and_needs_nothing_of_the_training(finished_run: tuple[Path, str]):
@@ -78,7 +78,7 @@ def test_playing_a_checkpoint_reproduces_and_needs_nothing_of_the_training(finis
     first = play(run_dir, episodes=10, device="cpu", console=silent())
     again = play(run_dir / "checkpoints" / "last.pt", episodes=10, device="cpu", console=silent())
     assert first == again
-    assert (first.episodes, first.mean_length) == (10, 20.0)
+    assert (first.episodes, first.mean_length) == (10, 6.0)
 
 
 def test_a_folder_with_a_run_in_it_is_not_overwritten(finished_run: tuple[Path, str]):
@@ -96,7 +96,7 @@ def test_resuming_goes_on_where_the_checkpoint_is_and_another_setting_is_refused
     other = TrainConfig(
         env_id="GenesisCartPole-v0", num_envs=8, device="cpu", run_dir=tmp_path / "run", resume=True, ppo=SMALL
     )
-    with pytest.raises(CheckpointError, match=r"was run with env=\['max_episode_steps=20'\], not \[\]"):
+    with pytest.raises(CheckpointError, match=r"was run with env=\['max_episode_steps=6'\], not \[\]"):
         train(other, silent())
 
 
