@@ -43,8 +43,10 @@ def _mix(z: torch.Tensor) -> torch.Tensor:
 
 
 def _check_seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 64:
-        raise ValueError(f"a seed must be a non-negative integer below 2**64, got {seed!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"a seed must be a non-negative integer, got {seed!r}")
+    if seed >= 1 << 64:
+        raise ValueError(f"a seed must be below 2**64, got {seed!r}")
     return _signed(seed)
 
 

@@ -437,7 +437,8 @@ def test_b14_a_reset_mask_resets_just_its_rows(make_env, library):
 def test_b14_an_all_false_mask_changes_nothing(make_env, mode, counts):
     task_of = CountingTask if counts else BreakableTask  # one tells what is counted, the other how it moves
     env, other = (make_env(task_of(), autoreset_mode=mode, max_episode_steps=4) for _ in range(2))
-    env.reset(seed=0), other.reset(seed=0)
+    for each in (env, other):
+        start_counting(each, seed=0) if counts else each.reset(seed=0)
     for action in actions_of(9, 3):
         one, two = env.step(action), other.step(action)
         assert_same(one[:4], two[:4])

@@ -29,7 +29,8 @@ class RigidTask(Task):
 
     The controlled joints are the robot's revolute and prismatic ones, n of them; a floating base and ball joints
     are observed and left to physics. Around its rest position each controlled joint has a working range: to each side
-    ``reach`` times half the distance between its limits, or as far as the nearer limit if that is less.
+    ``reach`` times half the distance between its limits, or as far as the nearer limit if that is less; a joint
+    without limits has π rad or 1 m, whatever ``reach``.
 
     - Observation: float32, generalised positions qpos (nq; radians, metres, and a unit quaternion for a floating
       base), then the velocities of the degrees of freedom (nv; rad/s, m/s), then the goal (n; radians, metres). With
@@ -194,9 +195,7 @@ class RigidTask(Task):
             rest = torch.tensor(list(self.rest_qpos), dtype=torch.float32, device=self.device)
         else:
             raise ModelError(f"rest_qpos has {len(self.rest_qpos)} numbers for {count} joints: {self.joint_names}")
-        unit = torch.where(
-            bounded, (self.reach * half_range).minimum(upper - rest).minimum(rest - lower), self.reach * half_range
-        )
+        unit = torch.where(bounded, (self.reach * half_range).minimum(upper - rest).minimum(rest - lower), half_range)
         if not bool((unit > 0).all()):
             raise ModelError(
                 f"rest_qpos={self.rest_qpos!r} is not within the joints' limits {lower.tolist()} … {upper.tolist()}"
