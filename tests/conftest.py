@@ -84,10 +84,14 @@ class EnvPool:
                 key, env = None, GenesisVectorEnv(task, num_envs, **kwargs)
             else:
                 limit = kwargs.pop("max_episode_steps", task.max_episode_steps)
-                key = repr((type(task), vars(task), num_envs, sorted(kwargs.items())))
+                adjustable = {name: getattr(task, name) for name in getattr(task, "ADJUSTABLE", ())}
+                fixed = {name: value for name, value in vars(task).items() if name not in adjustable}
+                key = repr((type(task), fixed, num_envs, sorted(kwargs.items())))
                 idle = self._idle.get(key)
                 env = idle.pop() if idle else GenesisVectorEnv(task, num_envs, **kwargs)
                 env.max_episode_steps = limit
+                for name, value in adjustable.items():
+                    setattr(env.task, name, value)
             lent.append((key, env))
             return env
 

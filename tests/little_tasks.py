@@ -24,6 +24,7 @@ class CountingTask(CartPoleTask):
     """
 
     max_episode_steps = None
+    ADJUSTABLE = ("terminate_at", "count_episodes")  # what may be set on a task that is in use already
 
     def __init__(
         self,
@@ -41,9 +42,6 @@ class CountingTask(CartPoleTask):
 
     def setup(self) -> None:
         super().setup()
-        ends = self.terminate_at
-        ends = [ends] * self.num_envs if ends is None or isinstance(ends, int) else ends
-        self.ends = torch.tensor([end or 0 for end in ends], device=self.device)
         self.steps = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
         self.episode = torch.full_like(self.steps, -1)
         self.noise = torch.zeros(self.num_envs, 2, device=self.device)
@@ -67,7 +65,9 @@ class CountingTask(CartPoleTask):
         return self.steps.to(torch.float32)
 
     def terminated(self) -> torch.Tensor:
-        return self.steps == self.ends
+        ends = self.terminate_at
+        ends = [ends] * self.num_envs if ends is None or isinstance(ends, int) else ends
+        return self.steps == torch.tensor([end or 0 for end in ends], device=self.device)
 
 
 def start_counting(env: Any, **reset_args: Any) -> Any:
@@ -86,6 +86,8 @@ class BreakableTask(CartPoleTask):
             and "metric" break only what the task returns.
         terminates: Whether the cart-pole's own terminations count.
     """
+
+    ADJUSTABLE = ("terminates", "breakage", "steps_taken")
 
     def __init__(self, decimation: int = 1, terminates: bool = True) -> None:
         super().__init__()

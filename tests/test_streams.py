@@ -174,6 +174,15 @@ def test_a_list_of_seeds_under_a_mask_seeds_the_rows_that_are_in_both():
     assert_equal(streams.select(None).uniform(2), expected)
 
 
+def test_a_new_seed_is_felt_from_the_next_episode_on():
+    streams, other = streams_of(2, 3), streams_of(2, 3)
+    streams.seed(8)
+    streams.begin_episode(mask_of(2, 0))
+    drawn = streams.select(None).uniform(2)
+    assert_equal(drawn[0], streams_of(2, 8).select(None).uniform(2)[0])
+    assert_equal(drawn[1], other.select(None).uniform(2)[1])
+
+
 def test_seeding_starts_again_at_episode_0():
     streams = streams_of(2, 3)
     streams.begin_episode(mask_of(2, 0, 1))
@@ -326,14 +335,15 @@ def test_a_saved_state_goes_on_where_it_was_saved(draw):
 
 
 def test_a_saved_state_is_a_copy_on_both_ways():
-    streams = streams_of(2)
+    streams, restored = streams_of(2), EnvStreams(2, CPU)
     state = streams.state_dict()
     before = {name: value.clone() for name, value in state.items()}
-    restored = EnvStreams(2, CPU)
     restored.load_state_dict(state)
-    expected = streams_of(2).select(None).uniform(2)
-    assert_equal(restored.select(None).uniform(2), expected)
+    expected = streams_of(2).select(None)
+    expected = [expected.uniform(2), expected.uniform(2)]
+    assert_equal(restored.select(None).uniform(2), expected[0])
     for name, value in state.items():
         assert_equal(value, before[name])
         value.fill_(17)
-    assert_equal(streams.select(None).uniform(2), expected)
+    assert_equal(restored.select(None).uniform(2), expected[1])
+    assert_equal(streams.select(None).uniform(2), expected[0])
