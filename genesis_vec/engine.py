@@ -6,8 +6,12 @@ things behind the user's back: ``sys.excepthook`` and the global random generato
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import inspect
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,15 +42,33 @@ def import_genesis() -> ModuleType:
     """Imports Genesis, without letting it replace ``sys.excepthook``, and also where graphics libraries are missing."""
     excepthook = sys.excepthook
     try:
-        import genesis
+        with quick_source_lookup():
+            import genesis
     except (ImportError, AttributeError) as error:
         if not is_rendering_error(error):
             raise
-        genesis = import_without_graphics()
+        with quick_source_lookup():
+            genesis = import_without_graphics()
     finally:
         # Genesis installs a hook that prints tracebacks to standard output, for the whole process.
         sys.excepthook = excepthook
     return genesis
+
+
+@contextlib.contextmanager
+def quick_source_lookup() -> Iterator[None]:
+    """Saves two thirds of the time that Genesis' imports take (8 to 11 s against 3 on two CPU cores).
+
+    Its compiler looks up the source of each of 1,500 kernels as they are defined, and for each the standard library
+    walks over all modules there are, only to learn how to read a source that is not a file. Parts of Genesis are
+    imported as late as when it is started and when a scene is made.
+    """
+    getmodule = inspect.getmodule
+    inspect.getmodule = lambda object, _filename=None: sys.modules.get(getattr(object, "__module__", None) or "")
+    try:
+        yield
+    finally:
+        inspect.getmodule = getmodule
 
 
 def start_engine(device: torch.device, options: EngineOptions) -> ModuleType:
@@ -66,12 +88,13 @@ def start_engine(device: torch.device, options: EngineOptions) -> ModuleType:
     gs = import_genesis()
     if not gs._initialized:
         # No seed: gs.init(seed=...) would reseed Python's, NumPy's and torch's global generators.
-        gs.init(
-            backend=_backend(gs, device),
-            precision=options.precision,
-            performance_mode=options.performance_mode,
-            logging_level=options.logging_level,
-        )
+        with quick_source_lookup():
+            gs.init(
+                backend=_backend(gs, device),
+                precision=options.precision,
+                performance_mode=options.performance_mode,
+                logging_level=options.logging_level,
+            )
     running = {
         "device": gs.device.type,
         "precision": "64" if gs.np_float.__name__ == "float64" else "32",
@@ -109,6 +132,20 @@ def live_view(field: Any) -> torch.Tensor:
     from genesis.utils.misc import qd_to_torch
 
     return qd_to_torch(field, transpose=True, copy=False)
+
+
+def save_kernels() -> None:
+    """Writes the kernels compiled so far to the disk, which the engine itself does only when its process ends well."""
+    from quadrants.lang import impl
+
+    impl.get_runtime().prog.dump_cache_data_to_disk()
+
+
+def kernel_cache_folder() -> Path:
+    """The folder of compiled kernels; the engine must be started."""
+    from quadrants.lang import impl
+
+    return Path(impl.get_runtime().prog.config().offline_cache_file_path)
 
 
 def _backend(gs: ModuleType, device: torch.device) -> object:

@@ -11,6 +11,10 @@ class DeviceNotFoundError(GenesisVecError):
     """A device was asked for that this process does not see."""
 
 
+class DevicePinningError(GenesisVecError):
+    """A process is to be pinned to a device after it imported what reads the pinning variables."""
+
+
 class EngineConflictError(GenesisVecError):
     """The process's one Genesis runtime already runs with other settings."""
 
@@ -37,6 +41,24 @@ class EnvFaultError(GenesisVecError):
     def __init__(self, message: str, env_indices: list[int]) -> None:
         super().__init__(message)
         self.env_indices = env_indices
+
+
+class WorkerError(GenesisVecError):
+    """A worker process failed, died or hung; the message names the worker, its device, its end and its traceback.
+
+    Attributes:
+        worker: The worker's number.
+        exit_code: Its exit code, negative for a signal; None if it was still running.
+    """
+
+    def __init__(self, message: str, worker: int, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.worker = worker
+        self.exit_code = exit_code
+
+
+class WorkerTimeoutError(WorkerError):
+    """A worker did not answer in time."""
 
 
 class ClosedEnvironmentError(GenesisVecError):

@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 
 from genesis_vec.batches import Observation, leaves, map_observation, ordinary_tensors, rows_like, select_rows
 from genesis_vec.devices import resolve_device
-from genesis_vec.engine import live_view, start_engine
+from genesis_vec.engine import live_view, quick_source_lookup, save_kernels, start_engine
 from genesis_vec.errors import (
     ClosedEnvironmentError,
     EngineBuildError,
@@ -157,7 +157,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             options.setdefault(
                 "vis_options", gs.options.VisOptions(split_envs=True, rendered_envs_idx=tuple(self._render_envs))
             )
-        self.scene = gs.Scene(show_viewer=False, **options)
+        with quick_source_lookup():
+            self.scene = gs.Scene(show_viewer=False, **options)
         task.scene, task.num_envs, task.device = self.scene, self.num_envs, self.device
         try:
             task.build(self.scene)
