@@ -11,7 +11,6 @@ ratio of env-steps/s, environment to bare, of each pair of blocks; its median is
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 import time
 from pathlib import Path
@@ -19,11 +18,9 @@ from pathlib import Path
 import gymnasium
 import torch
 import tyro
+from common import ROBOTS, bare_step, median_and_quartiles, position_targets, random_actions, write_record
 
 import genesis_vec  # noqa: F401 - registers the ids
-from genesis_vec.training.log import versions
-
-ROBOTS = {"panda": "xml/franka_emika_panda/panda.xml", "go2": "urdf/go2/urdf/go2.urdf"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,14 +62,11 @@ def measure(robot: str, num_envs: int, settings: Settings) -> dict[str, object]:
         substeps=settings.substeps,
         self_collision=settings.self_collision,
     )
-    task, scene, device = env.unwrapped.task, env.unwrapped.scene, env.unwrapped.device  # type: ignore[attr-defined]
+    task, device = env.unwrapped.task, env.unwrapped.device  # type: ignore[attr-defined]
     env.reset(seed=0)
     size = env.single_action_space.shape[0]  # type: ignore[index]
-    generator = torch.Generator().manual_seed(0)
-    actions = [
-        (torch.rand(num_envs, size, generator=generator) * 2 - 1).to(device) for _ in range(settings.block_steps)
-    ]
-    targets = [task.rest_positions + action * task.working_range for action in actions]
+    actions = [action.to(device) for action in random_actions(settings.block_steps, num_envs, size)]
+    targets = position_targets(task, actions)
 
     def environment() -> None:
         for action in actions:
@@ -80,9 +74,7 @@ def measure(robot: str, num_envs: int, settings: Settings) -> dict[str, object]:
 
     def bare() -> None:
         for target in targets:
-            task.robot.control_dofs_position(target, task.controlled_dofs)
-            scene.step()
-            task.robot.get_qpos()
+            bare_step(task, target)
 
     def seconds(block) -> float:
         synchronize(device)
@@ -97,15 +89,14 @@ def measure(robot: str, num_envs: int, settings: Settings) -> dict[str, object]:
     pairs = settings.pairs if num_envs < 1024 else max(10, settings.pairs // 4)
     timings = [(seconds(environment), seconds(bare)) for _ in range(pairs)]
     env.close()
-    ratios = sorted(bare_s / environment_s for environment_s, bare_s in timings)
-    quartiles = statistics.quantiles(ratios, n=4)
+    ratio, quartiles = median_and_quartiles((bare_s / environment_s for environment_s, bare_s in timings), 4)
     steps = num_envs * settings.block_steps
     return {
         "robot": robot,
         "num_envs": num_envs,
         "pairs": pairs,
-        "ratio_median": round(quartiles[1], 4),
-        "ratio_quartiles": [round(quartiles[0], 4), round(quartiles[2], 4)],
+        "ratio_median": ratio,
+        "ratio_quartiles": quartiles,
         "env_steps_per_s_median": round(steps / statistics.median(t for t, _ in timings), 1),
         "bare_steps_per_s_median": round(steps / statistics.median(t for _, t in timings), 1),
     }
@@ -123,16 +114,15 @@ def main() -> None:
                 f"{robot:<6} {num_envs:>6} envs: {result['ratio_median']} of the bare loop "
                 f"(quartiles {result['ratio_quartiles']}), {result['env_steps_per_s_median']:,} env-steps/s"
             )
-    settings.out.parent.mkdir(parents=True, exist_ok=True)
-    record = {
-        "benchmark": "step_overhead",
-        "settings": json.loads(json.dumps(dataclasses.asdict(settings), default=str)),
-        "actions": "uniform random in [-1, 1], joint position targets",
-        "precision": "32",
-        "versions": versions(settings.device),
-        "results": results,
-    }
-    settings.out.write_text(json.dumps(record, indent=2) + "\n")
+    write_record(
+        settings.out,
+        "step_overhead",
+        settings,
+        results,
+        device=settings.device,
+        actions="uniform random in [-1, 1], joint position targets",
+        precision="32",
+    )
 
 
 if __name__ == "__main__":

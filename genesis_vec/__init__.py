@@ -15,6 +15,9 @@ from genesis_vec.registry import register_shipped, register_task
 if TYPE_CHECKING:
     from genesis_vec.checks import VectorEnvContractError, check_vector_env
     from genesis_vec.engine import EngineOptions
+    from genesis_vec.launched import LaunchContext, launch_context
+    from genesis_vec.launcher import LaunchResult, launch
+    from genesis_vec.multi_device.client import MultiDeviceVectorEnv
     from genesis_vec.streams import EnvStreams
     from genesis_vec.task import Task
     from genesis_vec.vector_env import GenesisVectorEnv
@@ -25,10 +28,15 @@ __all__ = [
     "EngineOptions",
     "EnvStreams",
     "GenesisVectorEnv",
+    "LaunchContext",
+    "LaunchResult",
+    "MultiDeviceVectorEnv",
     "Task",
     "VectorEnvContractError",
     "check_vector_env",
     "errors",
+    "launch",
+    "launch_context",
     "register_task",
 ]
 
@@ -36,9 +44,14 @@ _LAZY = {
     "EngineOptions": "engine",
     "EnvStreams": "streams",
     "GenesisVectorEnv": "vector_env",
+    "MultiDeviceVectorEnv": "multi_device.client",
+    "LaunchContext": "launched",
+    "LaunchResult": "launcher",
     "Task": "task",
     "VectorEnvContractError": "checks",
     "check_vector_env": "checks",
+    "launch": "launcher",
+    "launch_context": "launched",
 }
 
 

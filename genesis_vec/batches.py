@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 Observation = torch.Tensor | dict[str, torch.Tensor]
@@ -40,6 +41,53 @@ def rows_like(mask: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 def select_rows(mask: torch.Tensor, chosen: Any, other: Any) -> Any:
     """New tensors with the rows of ``chosen`` where the mask (num_envs,) is set, and those of ``other`` elsewhere."""
     return map_observation(lambda a, b: torch.where(rows_like(mask, a), a, b), chosen, other)
+
+
+def as_actions(
+    actions: Any, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Actions as a learner may give them, as a tensor of the environment's; not copied where they are one already.
+
+    Args:
+        actions: A torch tensor on any device, or what NumPy makes an array of.
+        shape: (num_envs, *action shape).
+        device: Where the tensor is to be.
+        dtype: What it is to hold.
+
+    Raises:
+        ValueError: If they are no numbers, or of another shape.
+    """
+    try:
+        tensor = torch.as_tensor(actions if isinstance(actions, torch.Tensor) else np.array(actions))
+    except TypeError as error:
+        raise ValueError(f"actions must be numbers of the shape {shape}, got {actions!r}") from error
+    if tuple(tensor.shape) != shape:
+        raise ValueError(f"actions have shape {tuple(tensor.shape)}, expected {shape}")
+    if tensor.dtype != dtype or tensor.device != device:
+        if tensor.dtype == torch.float64 and dtype == torch.float32:
+            # Far out of range is not infinite: it would become so, and count as a fault, in float32.
+            tensor = tensor.clamp(*_FLOAT32_RANGE)
+        # Without waiting only towards a GPU: in the other direction the copy might be read before it is done.
+        tensor = tensor.to(device, dtype, non_blocking=device.type != "cpu")
+    return tensor
+
+
+def as_reset_mask(mask: Any, num_envs: int, device: torch.device) -> torch.Tensor:
+    """A reset mask as a learner may give it, as a bool tensor (num_envs,).
+
+    Raises:
+        ValueError: If it is not bool or of another shape.
+    """
+    tensor = torch.as_tensor(mask, device=device)
+    if tensor.dtype != torch.bool or tuple(tensor.shape) != (num_envs,):
+        raise ValueError(
+            f"reset_mask must be bool ({num_envs},), got {tensor.dtype} {tuple(tensor.shape)}; for indices, set "
+            "mask[indices] = True in a mask of zeros"
+        )
+    return tensor
+
+
+_FLOAT32_RANGE = (torch.finfo(torch.float32).min, torch.finfo(torch.float32).max)
 
 
 def ordinary_tensors(method: Callable[..., Any]) -> Callable[..., Any]:

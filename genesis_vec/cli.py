@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -62,6 +64,88 @@ def play(arguments: Sequence[str]) -> None:
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LaunchArguments:
+    """Run independent programs, one per device, or one per combination of a sweep's values.
+
+    In ARGUMENTS, {index}, {count}, {seed} and {device} stand for each program's own, {NAME} for a sweep's value.
+    """
+
+    program: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="PROGRAM")]
+    """A script (.py), a module as for python -m, or module:function."""
+    arguments: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="ARGUMENTS")] = ()
+    """Everything after the program goes to it."""
+    devices: str = "auto"
+    """Where to run: auto, cuda, cuda:0,1, cpu:2."""
+    sweep: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """NAME=VALUE,VALUE,…; with several sweeps, every combination of their values."""
+    seed: int = 0
+    """What the programs' seeds follow from."""
+    retries: int = 0
+    """How often a program that failed is started anew."""
+    timeout: float | None = None
+    """Seconds a program may take."""
+    on_failure: Literal["stop", "continue"] = "stop"
+    """Whether a failure stops the others."""
+
+
+def launch(arguments: Sequence[str]) -> None:
+    """Run independent programs, one per device."""
+    arguments = list(arguments)
+    # The first word that is neither an option nor its value is the program. What follows is not ours to parse.
+    start = 0
+    while start < len(arguments) and arguments[start].startswith("-") and arguments[start] != "--":
+        has_value = "=" not in arguments[start] and arguments[start] not in ("-h", "--help")
+        start += 2 if has_value else 1
+    if start < len(arguments) and arguments[start] != "--":
+        arguments.insert(start, "--")
+    options = tyro.cli(LaunchArguments, prog="genesis-vec launch", args=arguments)
+
+    from genesis_vec.devices import parse_devices
+    from genesis_vec.errors import LaunchError
+    from genesis_vec.launcher import launch as run
+
+    devices = [device.name for device in parse_devices(options.devices)]
+    words = _sweep(options.arguments, options.sweep) or [options.arguments] * len(devices)
+    try:
+        run(
+            options.program,
+            devices=devices,
+            args=words,
+            seed=options.seed,
+            retries=options.retries,
+            timeout=options.timeout,
+            on_failure=options.on_failure,
+        )
+    except LaunchError as error:
+        sys.stderr.write(f"genesis-vec: {error}\n")
+        exit_code = error.failures[0].exit_code
+        # As a shell does: a signal is 128 and its number. A program that ends well once its time is up failed too.
+        raise SystemExit(128 - exit_code if exit_code < 0 else exit_code or 1) from None
+
+
+def _sweep(arguments: Sequence[str], sweeps: Sequence[str]) -> list[tuple[str, ...]]:
+    """The arguments for each combination of the sweeps' values, those of the last varying fastest; [] without any."""
+    names, values = [], []
+    for sweep in sweeps:
+        name, _, listed = sweep.partition("=")
+        if not name.isidentifier() or not listed:
+            raise ValueError(f"--sweep {sweep}: use NAME=VALUE,VALUE,…")
+        if name in names or name in ("index", "count", "seed", "device"):
+            raise ValueError(f"--sweep {sweep}: {{{name}}} stands for something else already")
+        if not any(f"{{{name}}}" in word for word in arguments):
+            raise ValueError(f"--sweep {sweep}: no argument of the program contains {{{name}}}")
+        names.append(name)
+        values.append(listed.split(","))
+    if not names:
+        return []
+    pattern = re.compile(r"\{(" + "|".join(names) + r")\}")
+    return [
+        tuple(pattern.sub(lambda match, chosen=chosen: chosen[match[1]], word) for word in arguments)
+        for chosen in (dict(zip(names, combination, strict=True)) for combination in itertools.product(*values))
+    ]
+
+
 def list_ids(arguments: Sequence[str]) -> None:
     """List the registered environments."""
     tyro.cli(list_ids_table, prog="genesis-vec list", args=arguments)
@@ -85,7 +169,12 @@ def list_ids_table() -> None:
     Console().print(table)
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"train": train, "play": play, "list": list_ids}
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "train": train,
+    "play": play,
+    "launch": launch,
+    "list": list_ids,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class GenesisVecError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -59,6 +61,20 @@ class WorkerError(GenesisVecError):
 
 class WorkerTimeoutError(WorkerError):
     """A worker did not answer in time."""
+
+
+class LaunchError(GenesisVecError):
+    """A launched program failed; the message names the first that did, its device, its end and its traceback.
+
+    Attributes:
+        failures: The failed programs' ``LaunchResult``, in the order in which they failed; at least one.
+        results: The programs' ``LaunchResult`` in their order, None for each that failed or did not finish.
+    """
+
+    def __init__(self, message: str, failures: list[Any], results: list[Any]) -> None:
+        super().__init__(message)
+        self.failures = failures
+        self.results = results
 
 
 class ClosedEnvironmentError(GenesisVecError):

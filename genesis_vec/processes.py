@@ -7,6 +7,7 @@ that of this process for a while.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib
 import json
@@ -28,7 +29,7 @@ def start_process(
     variables: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
     **popen_kwargs: Any,
-) -> subprocess.Popen[bytes]:
+) -> subprocess.Popen[Any]:
     """Starts a Python process that calls a function; it is killed by the system as soon as this process ends.
 
     It is a fresh interpreter with this one's ``sys.path``. It leads a process group of its own, so that Ctrl-C in the
@@ -51,7 +52,7 @@ def start_process(
     )
 
 
-def stop_processes(processes: Iterable[subprocess.Popen[bytes]], grace_s: float) -> None:
+def stop_processes(processes: Iterable[subprocess.Popen[Any]], grace_s: float) -> None:
     """Waits for processes that are about to end, and kills those that have not after the grace time, with their groups.
 
     Args:
@@ -75,12 +76,10 @@ def stop_processes(processes: Iterable[subprocess.Popen[bytes]], grace_s: float)
             process.wait()
 
 
-def signal_group(process: subprocess.Popen[bytes], signal_number: int) -> None:
+def signal_group(process: subprocess.Popen[Any], signal_number: int) -> None:
     """Sends a signal to a process and to what it has started in its group."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal_number)
-    except ProcessLookupError:
-        pass
 
 
 def exit_in_words(exit_code: int) -> str:
@@ -118,6 +117,8 @@ def _die_with(lifeline: int) -> None:
     # Opened again, since what follows is a property of an opened file, and all processes inherit the same one.
     end = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
     os.close(lifeline)
+    # It holds for the process, so also where that becomes another program by exec, which keeps only inheritable ones.
+    os.set_inheritable(end, True)
     fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC)

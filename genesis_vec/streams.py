@@ -42,7 +42,12 @@ def _mix(z: torch.Tensor) -> torch.Tensor:
     return z ^ _shift_right(z, 31)
 
 
-def _check_seed(seed: Any) -> int:
+def check_seed(seed: Any) -> int:
+    """The two's complement of a seed.
+
+    Raises:
+        ValueError: If it is not an integer from 0 to 2**64 - 1.
+    """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ValueError(f"a seed must be a non-negative integer, got {seed!r}")
     if seed >= 1 << 64:
@@ -152,10 +157,10 @@ class EnvStreams:
                 raise ValueError(f"got a list of {len(seed)} seeds for {self.num_envs} environments")
             given = torch.tensor([value is not None for value in seed], device=self.device)
             mask = given if mask is None else given & mask
-            seeds = torch.tensor([0 if value is None else _check_seed(value) for value in seed], device=self.device)
+            seeds = torch.tensor([0 if value is None else check_seed(value) for value in seed], device=self.device)
             keys = _mix(_mix(seeds + _GAMMA) + _GAMMA)
         else:
-            keys = _mix(_mix(torch.full_like(self._indices, _check_seed(seed)) + _GAMMA) + (self._indices + 1) * _GAMMA)
+            keys = _mix(_mix(torch.full_like(self._indices, check_seed(seed)) + _GAMMA) + (self._indices + 1) * _GAMMA)
         self._env_keys = keys if mask is None else torch.where(mask, keys, self._env_keys)
         self._episodes = torch.full_like(self._episodes, -1) if mask is None else self._episodes.masked_fill(mask, -1)
         self.is_seeded = True

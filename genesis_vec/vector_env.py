@@ -6,6 +6,7 @@ rendering and closing live here. Nothing here waits for the device: see ``_any``
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Sequence
@@ -16,7 +17,16 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from genesis_vec.batches import Observation, leaves, map_observation, ordinary_tensors, rows_like, select_rows
+from genesis_vec.batches import (
+    Observation,
+    as_actions,
+    as_reset_mask,
+    leaves,
+    map_observation,
+    ordinary_tensors,
+    rows_like,
+    select_rows,
+)
 from genesis_vec.devices import resolve_device
 from genesis_vec.engine import live_view, quick_source_lookup, save_kernels, start_engine
 from genesis_vec.errors import (
@@ -30,6 +40,59 @@ from genesis_vec.graphics import RENDERING_REMEDY, has_graphics, is_rendering_er
 from genesis_vec.streams import EnvStreams
 from genesis_vec.task import Task
 from genesis_vec.task_check import check_outputs, check_spaces, torch_dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvSettings:
+    """The settings of an environment other than its device, checked; the fields are those of GenesisVectorEnv."""
+
+    num_envs: int
+    autoreset_mode: AutoresetMode
+    max_episode_steps: int | None
+    render_mode: str | None
+    render_envs: list[int]
+    on_fault: str
+    first_env_index: int
+
+    @classmethod
+    def parse(
+        cls,
+        task: Task,
+        num_envs: int,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        max_episode_steps: int | None = None,
+        render_mode: str | None = None,
+        render_envs: Sequence[int] | None = None,
+        on_fault: str = "quarantine",
+        first_env_index: int = 0,
+    ) -> EnvSettings:
+        """Checks and completes what a user gives.
+
+        Raises:
+            TaskError: If the task is none.
+            ValueError: For a value out of its range.
+        """
+        if not isinstance(task, Task):
+            raise TaskError(f"task must be an instance of genesis_vec.Task, got {task!r}")
+        num_envs = _check_count("num_envs", num_envs)
+        if max_episode_steps is None:
+            max_episode_steps = task.max_episode_steps
+        if max_episode_steps is not None:
+            max_episode_steps = _check_count("max_episode_steps", max_episode_steps)
+        if on_fault not in ("quarantine", "raise"):
+            raise ValueError(f"on_fault={on_fault!r}: use 'quarantine' or 'raise'")
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode={render_mode!r}: use None or 'rgb_array'")
+        _check_count("decimation", task.decimation)
+        return cls(
+            num_envs=num_envs,
+            autoreset_mode=_parse_autoreset_mode(autoreset_mode),
+            max_episode_steps=max_episode_steps,
+            render_mode=render_mode,
+            render_envs=_check_render_envs(render_envs, num_envs),
+            on_fault=on_fault,
+            first_env_index=_check_count("first_env_index", first_env_index, least=0),
+        )
 
 
 class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
@@ -86,25 +149,17 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         first_env_index: int = 0,
     ) -> None:
         self.closed = True  # until the scene is there; close() and __del__ then have nothing to do
-        if not isinstance(task, Task):
-            raise TaskError(f"task must be an instance of genesis_vec.Task, got {task!r}")
-        self.num_envs = _check_count("num_envs", num_envs)
-        if max_episode_steps is None:
-            max_episode_steps = task.max_episode_steps
-        if max_episode_steps is not None:
-            max_episode_steps = _check_count("max_episode_steps", max_episode_steps)
-        self.max_episode_steps = max_episode_steps
-        self.autoreset_mode = _parse_autoreset_mode(autoreset_mode)
-        if on_fault not in ("quarantine", "raise"):
-            raise ValueError(f"on_fault={on_fault!r}: use 'quarantine' or 'raise'")
-        if render_mode not in (None, "rgb_array"):
-            raise ValueError(f"render_mode={render_mode!r}: use None or 'rgb_array'")
+        settings = EnvSettings.parse(
+            task, num_envs, autoreset_mode, max_episode_steps, render_mode, render_envs, on_fault, first_env_index
+        )
         if hasattr(task, "scene"):
             raise TaskError(f"this {type(task).__name__} already serves an environment; make a new one for each")
-        _check_count("decimation", task.decimation)
-        self.on_fault = on_fault
-        self.render_mode = render_mode
-        self._render_envs = _check_render_envs(render_envs, self.num_envs)
+        self.num_envs = settings.num_envs
+        self.autoreset_mode = settings.autoreset_mode
+        self.max_episode_steps = settings.max_episode_steps
+        self.render_mode = settings.render_mode
+        self.on_fault = settings.on_fault
+        self._render_envs = settings.render_envs
         self.metadata = {
             **type(self).metadata,
             "autoreset_mode": self.autoreset_mode,
@@ -115,7 +170,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         # On a device that computes asynchronously, asking whether any row of a mask is set would make the host wait.
         self._asks_masks = self.device.type == "cpu"
 
-        self._prepare(_check_count("first_env_index", first_env_index, least=0))
+        self._prepare(settings.first_env_index)
 
     @ordinary_tensors
     def _prepare(self, first_env_index: int) -> None:
@@ -139,6 +194,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             self.task.act(self._action_low.clamp(min=0.0).minimum(self._action_high).expand(self._action_shape))
             check_outputs(self.task)
             self._streams.is_seeded = False
+            # The engine saves what it compiled, a minute or more of work, only where its process ends well.
+            save_kernels()
         except BaseException:
             self.close()
             raise
@@ -235,7 +292,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         """
         self._check_open()
         mask = None if options is None else options.get("reset_mask")
-        rows = self._all if mask is None else self._check_mask(mask)
+        rows = self._all if mask is None else as_reset_mask(mask, self.num_envs, self.device)
         if self._last_obs is None:
             rows = self._all  # nothing has an episode yet that a partial reset could leave running
         if not self._streams.is_seeded and not isinstance(seed, int):
@@ -296,7 +353,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         self._check_open()
         if self._last_obs is None:
             raise ValueError("step() before reset(): call reset() first")
-        return self._step(self._convert_actions(actions))
+        return self._step(as_actions(actions, self._action_shape, self.device))
 
     def _step(self, raw_actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
         task = self.task
@@ -346,8 +403,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         info["_episode"] = ended
 
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            info["final_info"], info["_final_info"] = dict(info), ended
-            info["final_obs"], info["_final_obs"] = obs, ended
+            info = with_final(info, obs)
             if something_ends:
                 obs = self._restart(ended, obs)
             # Kept for a fault in the next step. In a step without an end it is the tensor handed out as final_obs,
@@ -384,21 +440,6 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
     def _any(self, mask: torch.Tensor) -> bool:
         """Whether there may be work to do for a mask: looked up on the CPU, assumed where looking would wait."""
         return not self._asks_masks or bool(mask.any())
-
-    def _convert_actions(self, actions: Any) -> torch.Tensor:
-        try:
-            tensor = torch.as_tensor(actions if isinstance(actions, torch.Tensor) else np.array(actions))
-        except TypeError as error:
-            raise ValueError(f"actions must be numbers of the shape {self._action_shape}, got {actions!r}") from error
-        if tensor.dtype != torch.float32 or tensor.device != self.device:
-            if tensor.dtype == torch.float64:
-                # Far out of range is not infinite: it would become so, and count as a fault, in float32.
-                tensor = tensor.clamp(*_FLOAT32_RANGE)
-            # Without waiting only towards a GPU: in the other direction the copy might be read before it is done.
-            tensor = tensor.to(self.device, torch.float32, non_blocking=self.device.type != "cpu")
-        if tuple(tensor.shape) != self._action_shape:
-            raise ValueError(f"actions have shape {tuple(tensor.shape)}, expected {self._action_shape}")
-        return tensor
 
     def _observe(self) -> Observation:
         return map_observation(_as_declared, self.task.observe(), self._obs_dtypes)
@@ -452,6 +493,27 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         self._start_episodes(rows)
         return select_rows(rows, self._observe(), obs)
 
+    # ----------------------------------------------------------------------------------------- for a part of a whole
+
+    def running_episodes(self) -> dict[str, torch.Tensor]:
+        """Return "r", float32, and length "l", int64, of every row's episode so far: (num_envs,)."""
+        return {"r": self._returns, "l": self._clock - self._start_steps}
+
+    @ordinary_tensors
+    def count_as_truncated(self, last_obs: Observation) -> None:
+        """Takes every row's episode for truncated in the step before, whatever happened.
+
+        For a scene that replaces one that was lost. In SAME_STEP a reset alone does it; in the other modes the rows
+        then start anew in the next step, or wait for their reset.
+
+        Args:
+            last_obs: The last observation that the lost scene gave.
+        """
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            return
+        self._last_obs = map_observation(torch.clone, last_obs)
+        self._idle, self._idle_terminated, self._has_idle = self._all, self._none, True
+
     # --------------------------------------------------------------------------------------------- rendering, closing
 
     def render(self) -> tuple[np.ndarray, ...] | None:
@@ -485,17 +547,17 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         if self.closed:
             raise ClosedEnvironmentError("the environment is closed; make a new one")
 
-    def _check_mask(self, mask: Any) -> torch.Tensor:
-        tensor = torch.as_tensor(mask, device=self.device)
-        if tensor.dtype != torch.bool or tuple(tensor.shape) != (self.num_envs,):
-            raise ValueError(
-                f"reset_mask must be bool ({self.num_envs},), got {tensor.dtype} {tuple(tensor.shape)}; for indices, "
-                "set mask[indices] = True in a mask of zeros"
-            )
-        return tensor
 
-
-_FLOAT32_RANGE = (torch.finfo(torch.float32).min, torch.finfo(torch.float32).max)
+def with_final(info: dict[str, Any], final_obs: Observation) -> dict[str, Any]:
+    """The info of a SAME_STEP step: with what the ended rows came to, before any of them starts anew."""
+    ended = info["_episode"]
+    return {
+        **info,
+        "final_info": info,
+        "_final_info": ended,
+        "final_obs": final_obs,
+        "_final_obs": ended,
+    }
 
 
 def _as_declared(leaf: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

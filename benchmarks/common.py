@@ -1,0 +1,94 @@
+"""What the benchmarks share: the robots, the bare engine step, medians with their spread, and the record of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from genesis_vec.training.log import versions
+
+ROBOTS = {"panda": "xml/franka_emika_panda/panda.xml", "go2": "urdf/go2/urdf/go2.urdf"}
+
+_T = TypeVar("_T")
+
+
+def use_one_thread() -> None:
+    """Makes torch use one thread, in this process and in those that it starts from now on."""
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+
+
+def random_actions(count: int, num_envs: int, size: int) -> list[torch.Tensor]:
+    """The same uniform random actions in [-1, 1] wherever it is called."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.rand(num_envs, size, generator=generator) * 2 - 1 for _ in range(count)]
+
+
+def position_targets(task: Any, actions: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What ``RigidTask.act`` makes of actions, to the bit."""
+    return [torch.addcmul(task.rest_positions, action, task.working_range) for action in actions]
+
+
+def bare_step(task: Any, target: torch.Tensor) -> None:
+    """A step of a loop that somebody would write without an environment."""
+    task.robot.control_dofs_position(target, task.controlled_dofs)
+    task.scene.step()
+    task.robot.get_qpos()
+
+
+def in_turn(items: Sequence[_T], round_index: int) -> list[_T]:
+    """The items, beginning with another one in each round: none always follows the same disturbance."""
+    first = round_index % len(items)
+    return [*items[first:], *items[:first]]
+
+
+def median_and_quartiles(values: Iterable[float], digits: int) -> tuple[float, list[float]]:
+    """The median, and the lower and the upper quartile."""
+    lower, median, upper = statistics.quantiles(values, n=4)
+    return round(median, digits), [round(lower, digits), round(upper, digits)]
+
+
+def spread(values: Iterable[float], digits: int) -> dict[str, Any]:
+    """The same, as a part of a record."""
+    median, quartiles = median_and_quartiles(values, digits)
+    return {"median": median, "quartiles": quartiles}
+
+
+def write_record(
+    out: Path, benchmark: str, settings: Any, results: Any, *, device: str, packages: Sequence[str] = (), **more: Any
+) -> None:
+    """Writes a result with all that it depends on: settings, versions, hardware.
+
+    Args:
+        out: The file.
+        benchmark: Name of the benchmark.
+        settings: A dataclass.
+        results: What was measured.
+        device: The device measured on.
+        packages: Packages whose versions matter beside those that always do; those not installed are given as None.
+        **more: Further entries, put after the settings.
+    """
+    record = {
+        "benchmark": benchmark,
+        "settings": json.loads(json.dumps(dataclasses.asdict(settings), default=str)),
+        **more,
+        "versions": {**versions(device), **{name: _version(name) for name in packages}},
+        "results": results,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,1 @@
+"""One environment over many scenes, worker processes and devices."""
