@@ -6,14 +6,11 @@ On the host that is the shared block. On a GPU it is memory of the worker's devi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
 from genesis_vec.multi_device.transport import Block, Layout, Path
-
-if TYPE_CHECKING:
-    from genesis_vec.multi_device.worker import WorkerPlan
 
 
 class Buffers(Protocol):
@@ -54,12 +51,19 @@ class HostBuffers:
             torch.cuda.current_stream(self._device).synchronize()
 
 
-def make_buffers(kind: Kind, block: Block, layout: Layout, plan: WorkerPlan) -> tuple[Buffers, Any]:
-    """A worker's buffers, and what the caller needs to open them: None for its part of the block."""
-    device = torch.device(plan.device.local_name)
-    if kind == "host":
-        return HostBuffers(block, plan.rows, device), None
+def make_buffers(kind: Kind, block: Block, layout: Layout, rows: slice, device: torch.device) -> tuple[Buffers, Any]:
+    """A worker's buffers, and what the caller needs to open them: None for its part of the block.
+
+    Args:
+        kind: Which are wanted.
+        block: The shared block.
+        layout: Its layout.
+        rows: The worker's rows.
+        device: Where the worker's environments have their tensors.
+    """
+    if kind == "host" or device.type != "cuda":
+        return HostBuffers(block, rows, device), None
     from genesis_vec.multi_device.cuda_ipc import CudaBuffers
 
-    buffers = CudaBuffers(layout, plan.rows.stop - plan.rows.start, device)
+    buffers = CudaBuffers(layout, rows.stop - rows.start, device)
     return buffers, buffers.export()

@@ -130,8 +130,8 @@ def make_scenes(
         TypeError: For an argument that neither the task nor the environment takes.
         ValueError: For a setting out of its range.
     """
-    if isinstance(task, str) and _is_id(task):
-        spec = gymnasium.spec(task)
+    if isinstance(task, str) and (id := _registered_id(task)) is not None:
+        spec = gymnasium.spec(id)
         if "task" not in spec.kwargs:
             raise TaskError(f"{task!r} was not registered by genesis_vec.register_task; give a function that makes it")
         kwargs = {"max_episode_steps": spec.max_episode_steps, **spec.kwargs, **kwargs}
@@ -154,8 +154,9 @@ def make_scenes(
     return TaskScenes(made, num_envs, first_env_index, **kwargs)
 
 
-def _is_id(name: str) -> bool:
+def _registered_id(name: str) -> str | None:
+    """The id in "Id-v0" or "module:Id-v0", None if it is no id that is registered."""
     module, _, id = name.rpartition(":")
     if module:
         importlib.import_module(module)
-    return id in gymnasium.registry
+    return id if id in gymnasium.registry else None

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from genesis_vec.errors import GenesisVecError
 from genesis_vec.multi_device.buffers import Kind
+from genesis_vec.multi_device.messages import send_message
 from genesis_vec.multi_device.receiver import Receiver
 from genesis_vec.multi_device.supervision import Deadline, Failure, Worker, wait_for
 from genesis_vec.multi_device.transport import Layout
@@ -113,8 +114,8 @@ def _startup_error(failure: Failure) -> BaseException:
 
 
 def _send(worker: Worker, *message: Any) -> None:
-    with contextlib.suppress(BrokenPipeError):  # a worker that is dead is found out by waiting for it
-        worker.connection.send(message)
+    with contextlib.suppress(OSError):  # a worker that is dead is found out by waiting for it
+        send_message(worker.connection, *message)
 
 
 def _in_words(workers: Sequence[Worker], imported: set[Worker], scenes: int, num_scenes: int, go_ahead: bool) -> str:

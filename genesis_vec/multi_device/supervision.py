@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from genesis_vec.errors import WorkerError, WorkerTimeoutError
+from genesis_vec.multi_device.messages import receive_message, send_message
 from genesis_vec.multi_device.transport import (
     KIND,
     MESSAGE,
@@ -99,8 +100,8 @@ class Worker:
         theirs.close()
         self.process_fd = os.pidfd_open(self.process.pid)
         self.number = 0
-        with contextlib.suppress(BrokenPipeError):  # if it is dead already, the first wait for it will say so
-            self.connection.send(plan)
+        with contextlib.suppress(OSError):  # if it is dead already, the first wait for it will say so
+            send_message(self.connection, plan)
 
     def __str__(self) -> str:
         rows = self.plan.rows
@@ -108,8 +109,8 @@ class Worker:
 
     def send(self, block: Block, *message: Any) -> None:
         """Sends a message to a worker that serves."""
-        with contextlib.suppress(BrokenPipeError):
-            self.connection.send(message)
+        with contextlib.suppress(OSError):
+            send_message(self.connection, *message)
         self._request(block, MESSAGE)
 
     def start_step(self, block: Block) -> None:
@@ -126,7 +127,7 @@ class Worker:
     def receive(self) -> tuple[Any, ...] | Failure:
         """The message that is there, or what it tells of a failure."""
         try:
-            message = self.connection.recv()
+            message = receive_message(self.connection)
         except (EOFError, OSError):
             return self.end()
         return self._exception(message) if message[0] == "error" else message
@@ -140,7 +141,7 @@ class Worker:
         """How a worker that is about to end, or has, ended; with the error it sent last, if any."""
         with contextlib.suppress(EOFError, OSError):
             while self.connection.poll():
-                message = self.connection.recv()
+                message = receive_message(self.connection)
                 if message[0] == "error":
                     return self._exception(message)
         stop_processes([self.process], grace_s=2.0)

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 from genesis_vec.devices import ProcessDevice, pin_process
+from genesis_vec.multi_device.messages import receive_message, send_message
 
 if TYPE_CHECKING:
     import torch
@@ -113,7 +114,7 @@ class _Worker:
     def __init__(self, connection: Connection, go_fd: int, done_fd: int, memory_fd: int) -> None:
         self._connection = connection
         self._go_fd, self._done_fd, self._memory_fd = go_fd, done_fd, memory_fd
-        self._plan: WorkerPlan = connection.recv()
+        (self._plan,) = receive_message(connection)
         pin_process(self._plan.device)
 
     # -------------------------------------------------------------------------------------------------------- build
@@ -131,8 +132,8 @@ class _Worker:
             from genesis_vec.engine import import_genesis
 
             import_genesis()
-        connection.send(("imported",))
-        assert connection.recv() == ("build",)
+        send_message(connection, "imported")
+        assert receive_message(connection) == ("build",)
         marker = None
         if isinstance(make_scene, TaskScenes):
             from genesis_vec.devices import resolve_device
@@ -140,12 +141,12 @@ class _Worker:
 
             start_engine(resolve_device(plan.device.local_name), make_scene.engine)
             marker = kernel_cache_folder() / f"genesis_vec-{make_scene.key()}"
-        connection.send(("kernels", marker is None or marker.is_file()))
+        send_message(connection, "kernels", marker is None or marker.is_file())
         self._scenes = []
         for first_row, num_envs in plan.scenes:
             env = make_scene(num_envs, plan.device.local_name, first_row)
             self._scenes.append(_Scene(env, first_row - plan.rows.start, plan.reports_running))
-            connection.send(("scene",))
+            send_message(connection, "scene")
         reports = [scene.try_out() for scene in self._scenes]
         if any(report != reports[0] for report in reports):
             raise ValueError(f"the scenes of one environment differ: {reports}")
@@ -155,7 +156,7 @@ class _Worker:
             save_kernels()
             marker.parent.mkdir(parents=True, exist_ok=True)
             marker.touch()
-        connection.send(("built", reports[0]))
+        send_message(connection, "built", reports[0])
 
     # -------------------------------------------------------------------------------------------------------- serve
 
@@ -172,7 +173,7 @@ class _Worker:
             self._request = block.word(index, REQUEST)
             if block.word(index, KIND) == STEP:
                 self._step()
-            elif not self._answer(*self._connection.recv()):
+            elif not self._answer(*receive_message(self._connection)):
                 return
 
     def _attach(self) -> None:
@@ -180,16 +181,22 @@ class _Worker:
         from genesis_vec.multi_device.transport import REQUEST, Block
 
         while True:
-            message = self._connection.recv()
+            message = receive_message(self._connection)
             if message == ("ready",):
                 return
             _, layout, kind = message
             self._block = Block(self._memory_fd, layout)
             self._request = self._block.word(self._plan.index, REQUEST)
-            self._buffers, exported = make_buffers(kind, self._block, layout, self._plan)
+            self._buffers, exported = make_buffers(
+                kind,
+                self._block,
+                layout,
+                self._plan.rows,
+                self._scenes[0].env.unwrapped.device,  # type: ignore[attr-defined]
+            )
             for scene in self._scenes:
                 scene.attach(self._buffers)
-            self._connection.send(("attached", exported))
+            send_message(self._connection, "attached", exported)
 
     def _step(self) -> None:
         from genesis_vec.errors import EnvFaultError
@@ -214,7 +221,7 @@ class _Worker:
         block.set_word(index, TAKEN, self._request)
         send_signal(self._done_fd)
         if faults:
-            self._connection.send(("faults", faults, str(problem)))
+            send_message(self._connection, "faults", faults, str(problem))
         elif problem is not None:
             _send_error(self._connection, problem)
 
@@ -236,7 +243,7 @@ class _Worker:
         except Exception as error:
             _send_error(self._connection, error)
         else:
-            self._connection.send(("ok", answer))
+            send_message(self._connection, "ok", answer)
         return True
 
 
@@ -359,4 +366,4 @@ def _send_error(connection: Connection, error: BaseException) -> None:
     except Exception:
         pickled = None
     with contextlib.suppress(OSError):
-        connection.send(("error", pickled, text))
+        send_message(connection, "error", pickled, text)

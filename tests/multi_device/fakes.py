@@ -31,7 +31,9 @@ class PartOfCounterEnv(CounterEnv):
         return obs
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
-        return super().reset(seed=seed + self.first_env_index if isinstance(seed, int) else seed, options=options)
+        if isinstance(seed, int):
+            seed = seed % (1 << 31) + self.first_env_index
+        return super().reset(seed=seed, options=options)
 
     def report(self) -> dict[str, Any]:
         """What the worker process is like."""
@@ -50,8 +52,8 @@ class FailingEnv(PartOfCounterEnv):
     """
 
     def __init__(
-        self, num_envs: int, device: str, first_env_index: int, *, how: str, at: int, row: int, once: Path | None = None,
-        **kwargs: Any,
+        self, num_envs: int, device: str, first_env_index: int, *, how: str, at: int, row: int,
+        once: Path | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(num_envs, device, first_env_index, **kwargs)
         self.how, self.at, self.once = how, at, once
