@@ -204,6 +204,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         self._idle_terminated = self._none
         self._has_idle = False
         self._last_obs: Observation | None = None
+        self._raw_actions: torch.Tensor | None = None  # of a step that is half done
 
     # ------------------------------------------------------------------------------------------------ construction
 
@@ -291,6 +292,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             ClosedEnvironmentError: After :meth:`close`.
         """
         self._check_open()
+        if self._raw_actions is not None:
+            raise ValueError("reset() while a step is under way: call step_wait() first")
         mask = None if options is None else options.get("reset_mask")
         rows = self._all if mask is None else as_reset_mask(mask, self.num_envs, self.device)
         if self._last_obs is None:
@@ -323,7 +326,6 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
 
     # -------------------------------------------------------------------------------------------------------- step
 
-    @ordinary_tensors
     def step(
         self, actions: torch.Tensor | np.ndarray
     ) -> tuple[Observation, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
@@ -350,17 +352,49 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             ClosedEnvironmentError: After :meth:`close`.
             EnvFaultError: With ``on_fault="raise"``, if an environment is faulty. Reset before going on.
         """
+        self.step_async(actions)
+        return self.step_wait()
+
+    @ordinary_tensors
+    def step_async(self, actions: torch.Tensor | np.ndarray) -> None:
+        """The first half of a step: acts, and steps the engine. :meth:`step_wait` is the other.
+
+        A GPU is then at work while the caller does something else. On the CPU the engine has been stepped; a caller of
+        several environments gains by taking the halves of all of them together, since what Python and torch do runs
+        several times faster when it has not just been displaced from the caches by an engine's step.
+
+        Args:
+            actions: As for :meth:`step`. They must not change before :meth:`step_wait`.
+
+        Raises:
+            ValueError: If actions have another shape, or a step has been begun already.
+            ClosedEnvironmentError: After :meth:`close`.
+        """
         self._check_open()
         if self._last_obs is None:
             raise ValueError("step() before reset(): call reset() first")
-        return self._step(as_actions(actions, self._action_shape, self.device))
-
-    def _step(self, raw_actions: torch.Tensor) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
-        task = self.task
+        if self._raw_actions is not None:
+            raise ValueError("step_async() twice: call step_wait() first")
+        raw_actions = as_actions(actions, self._action_shape, self.device)
         # nan_to_num first: clamp would let NaN through to the engine, which swallows it without a word.
-        task.act(raw_actions.nan_to_num().clamp(self._action_low, self._action_high))
-        for _ in range(task.decimation):
+        self.task.act(raw_actions.nan_to_num().clamp(self._action_low, self._action_high))
+        for _ in range(self.task.decimation):
             self.scene.step(update_visualizer=False)
+        self._raw_actions = raw_actions
+
+    @ordinary_tensors
+    def step_wait(self) -> tuple[Observation, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """The results of the step that :meth:`step_async` began; see :meth:`step`.
+
+        Raises:
+            ValueError: If none was begun.
+            ClosedEnvironmentError, EnvFaultError: As for :meth:`step`.
+        """
+        self._check_open()
+        raw_actions, self._raw_actions = self._raw_actions, None
+        if raw_actions is None:
+            raise ValueError("step_wait() without step_async()")
+        task = self.task
         obs = self._observe()
         metrics = task.metrics()
         terms = self._weighted_terms()

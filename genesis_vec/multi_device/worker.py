@@ -208,8 +208,10 @@ class _Worker:
         try:
             buffers.before_reading()
             for scene in self._scenes:
+                scene.step_async()
+            for scene in self._scenes:
                 try:
-                    scene.step()
+                    scene.step_wait()
                 except EnvFaultError as error:
                     # The others take their step all the same, so that all scenes stay at the same one.
                     problem = problem or error
@@ -304,9 +306,15 @@ class _Scene:
         self._reset_views = [buffers.leaves[path][self._rows] for path in self._reset_paths]
         self._step_views = [buffers.leaves[path][self._rows] for path in self._step_paths]
 
-    def step(self) -> None:
-        """Takes a step with the actions that lie there, and puts the results in their places."""
-        self._write(self._step_tree(self.env.step(self._actions)), self._step_paths, self._step_views)
+    def step_async(self) -> None:
+        """The first half of a step, with the actions that lie there."""
+        if self._is_own:
+            self.env.step_async(self._actions)  # type: ignore[attr-defined]
+
+    def step_wait(self) -> None:
+        """The other half; puts the results in their places."""
+        result = self.env.step_wait() if self._is_own else self.env.step(self._actions)  # type: ignore[attr-defined]
+        self._write(self._step_tree(result), self._step_paths, self._step_views)
 
     def reset(self, word: str, seed: Any, options: dict[str, Any] | None, last_obs: Any = None) -> None:
         """Resets, with the worker's share of what the caller gave, and puts the observations in their places."""
@@ -329,14 +337,15 @@ class _Scene:
         return attribute(*arguments, **keyword_arguments) if callable(attribute) else attribute
 
     def _write(self, tree: dict[str, Any], paths: list[tuple[str, ...]], views: list[torch.Tensor]) -> None:
+        import torch
+
         from genesis_vec.multi_device.transport import flatten
 
         pairs = flatten(tree)
         if [path for path, _ in pairs] != paths:
             differing = {" / ".join(path) for path in {path for path, _ in pairs} ^ set(paths)}
             raise ValueError(f"the environment gave other values than in its first step: {sorted(differing)}")
-        for view, (_, tensor) in zip(views, pairs, strict=True):
-            view.copy_(tensor, non_blocking=True)
+        torch._foreach_copy_(views, [tensor for _, tensor in pairs], non_blocking=True)
 
     def _reset_tree(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
         return {"obs": obs, "info": info, **self._running()}

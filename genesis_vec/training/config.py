@@ -89,7 +89,7 @@ class TrainConfig:
     device: str = "auto"
     """Where everything runs: auto, cpu, cuda."""
     devices: str | None = None
-    """One environment over several devices (not available yet)."""
+    """One environment over several devices, a worker process each: cuda, cuda:0,1, cpu:2, auto."""
     run_dir: Path | None = None
     """Folder of the run; runs/ID-DATE-TIME by default."""
     resume: bool = False

@@ -68,7 +68,7 @@ def train(config: TrainConfig, console: Console | None = None) -> RunResult:
         if state is not None:
             learner.load_state_dict(state)
             console.print(f"going on from iteration {learner.iteration}; the environments start new episodes")
-        device = _device_in_words(learner.device)
+        device = _device_in_words(env, learner.device)
         console.print(f"{config.env_id}: {config.num_envs} environments on {device}")
         before = _evaluate(env, learner.policy) if state is None else None
         if before is not None:
@@ -175,7 +175,10 @@ def _new_run_dir(env_id: str) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
-def _device_in_words(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"{device} ({torch.cuda.get_device_name(device)})"
-    return f"the CPU ({torch.get_num_threads()} threads)"
+def _device_in_words(env: VectorEnv, device: torch.device) -> str:
+    name = f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else "the CPU"
+    plans = [worker.plan for worker in getattr(env.unwrapped, "workers", [])]
+    if not plans:
+        return name
+    scenes = sum(len(plan.scenes) for plan in plans)
+    return f"{name}, simulated in {scenes} scenes by workers on {', '.join(plan.device.name for plan in plans)}"

@@ -16,24 +16,9 @@ import pytest
 from genesis_vec import MultiDeviceVectorEnv
 from genesis_vec.errors import ClosedEnvironmentError, WorkerError, WorkerTimeoutError
 from tests.multi_device.fakes import actions, failing, same_step
+from tests.multi_device.processes import GONE_WITHIN_S, assert_all_gone
 
 ROOT = Path(__file__).parents[2]
-GONE_WITHIN_S = 10.0
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended; a zombie of a killed parent waits for init only."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def assert_all_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + GONE_WITHIN_S
-    while not all(map(is_gone, pids)):
-        assert time.monotonic() < deadline, [pid for pid in pids if not is_gone(pid)]
-        time.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -119,17 +104,17 @@ CALLER = """
 import os, sys, time
 from genesis_vec import MultiDeviceVectorEnv
 from tests.multi_device.fakes import actions, failing, same_step
-from tests.multi_device.test_failures import describe
+from tests.multi_device.processes import children_of
 
 how = sys.argv[1]
 if how == "build":
     import threading
-    threading.Timer(1.5, lambda: print("ready", *describe(), flush=True)).start()
+    threading.Timer(1.5, lambda: print("ready", *children_of(os.getpid()), flush=True)).start()
     MultiDeviceVectorEnv(failing(how="hang", at=0, row=0), 4, devices="cpu:2")
 env = MultiDeviceVectorEnv(failing(how="hang" if how == "step" else "no", at=2, row=0), 4, devices="cpu:2")
 env.reset(seed=0)
 env.step(actions(4))
-print("ready", *describe(), flush=True)
+print("ready", *children_of(os.getpid()), flush=True)
 if how == "step":
     env.step(actions(4))
 elif how == "raise":
@@ -139,19 +124,6 @@ elif how == "exit":
 while True:
     time.sleep(0.1)
 """
-
-
-def describe() -> list[int]:
-    """This process's children."""
-    pids = []
-    for entry in os.listdir("/proc"):
-        try:
-            stat = Path(f"/proc/{entry}/stat").read_text() if entry.isdecimal() else ""
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if stat and int(stat.rpartition(")")[2].split()[1]) == os.getpid():
-            pids.append(int(entry))
-    return pids
 
 
 def start_caller(tmp_path: Path, how: str) -> tuple[subprocess.Popen[str], list[int]]:
