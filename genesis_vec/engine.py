@@ -134,15 +134,12 @@ def live_view(field: Any) -> torch.Tensor:
     return qd_to_torch(field, transpose=True, copy=False)
 
 
-def save_kernels() -> None:
-    """Writes the kernels compiled so far to the disk, which the engine itself does only when its process ends well."""
-    from quadrants.lang import impl
-
-    impl.get_runtime().prog.dump_cache_data_to_disk()
-
-
 def kernel_cache_folder() -> Path:
-    """The folder of compiled kernels; the engine must be started."""
+    """The folder of compiled kernels; the engine must be started.
+
+    The engine writes to it when its process ends well. Asking it to earlier (``dump_cache_data_to_disk``) makes a later
+    launch of some kernels crash the process.
+    """
     from quadrants.lang import impl
 
     return Path(impl.get_runtime().prog.config().offline_cache_file_path)

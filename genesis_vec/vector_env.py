@@ -28,7 +28,7 @@ from genesis_vec.batches import (
     select_rows,
 )
 from genesis_vec.devices import resolve_device
-from genesis_vec.engine import live_view, quick_source_lookup, save_kernels, start_engine
+from genesis_vec.engine import live_view, quick_source_lookup, start_engine
 from genesis_vec.errors import (
     ClosedEnvironmentError,
     EngineBuildError,
@@ -194,8 +194,6 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             self.task.act(self._action_low.clamp(min=0.0).minimum(self._action_high).expand(self._action_shape))
             check_outputs(self.task)
             self._streams.is_seeded = False
-            # The engine saves what it compiled, a minute or more of work, only where its process ends well.
-            save_kernels()
         except BaseException:
             self.close()
             raise

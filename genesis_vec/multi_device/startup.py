@@ -1,7 +1,8 @@
 """Starting workers: side by side, but with a cold kernel cache one before the others, and progress on the terminal.
 
 The engine compiles for a minute or more where its cache does not have the kernels, and every process would do so for
-itself. So the first worker looks; if it has to compile, the others wait for it and find its kernels in the cache.
+itself. So the first worker looks; if it has to compile, the others wait. The engine saves what it compiled when its
+process ends, so that the first worker then ends and is started again, and all find the kernels in the cache.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from genesis_vec.multi_device.receiver import Receiver
 from genesis_vec.multi_device.supervision import Deadline, Failure, Worker, wait_for
 from genesis_vec.multi_device.transport import Layout
 from genesis_vec.multi_device.worker import WorkerPlan, WorkerReport
+from genesis_vec.processes import stop_processes
+
+# Seconds that the engine may take to write its kernels to the disk.
+_SAVING_GRACE_S = 60.0
 
 
 def start_workers(
@@ -41,7 +46,6 @@ def start_workers(
     """
     deadline = Deadline(timeout)
     workers.extend(Worker(plan, memory_fd) for plan in plans)
-    first = workers[0]
     started: set[Worker] = set()
     imported: set[Worker] = set()
     reports: dict[Worker, WorkerReport] = {}
@@ -50,7 +54,7 @@ def start_workers(
     with _progress() as show:
         while len(reports) < len(workers):
             for worker in imported - started:
-                if worker is first or go_ahead:
+                if worker is workers[0] or go_ahead:
                     _send(worker, "build")
                     started.add(worker)
             show(_in_words(workers, imported, scenes, num_scenes, go_ahead))
@@ -68,15 +72,22 @@ def start_workers(
                     go_ahead = go_ahead or content[0]
                 elif word == "scene":
                     scenes += 1
+                elif word == "compiled":
+                    stop_processes([worker.process], _SAVING_GRACE_S)
+                    worker.free()
+                    workers[workers.index(worker)] = Worker(worker.plan, memory_fd)
+                    for left in (started, imported):
+                        left.discard(worker)
+                    scenes, go_ahead = 0, True
                 elif word == "built":
                     reports[worker] = content[0]
-                    go_ahead = True
             if failures:
                 raise _startup_error(failures[0])
-    different = [report for report in reports.values() if report != reports[first]]
+    report, *others = (reports[worker] for worker in workers)
+    different = [other for other in others if other != report]
     if different:
-        raise ValueError(f"the workers' environments differ: {reports[first]} and {different[0]}")
-    return reports[first]
+        raise ValueError(f"the workers' environments differ: {report} and {different[0]}")
+    return report
 
 
 def attach_workers(workers: Sequence[Worker], receiver: Receiver, layout: Layout, timeout: float | None) -> None:

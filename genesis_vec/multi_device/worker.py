@@ -101,8 +101,8 @@ def main(connection_fd: str, go_fd: str, done_fd: str, memory_fd: str, trace_fd:
     connection = Connection(int(connection_fd))
     try:
         worker = _Worker(connection, int(go_fd), int(done_fd), int(memory_fd))
-        worker.build()
-        worker.serve()
+        if worker.build():
+            worker.serve()
     except (EOFError, BrokenPipeError):
         pass  # the other side is gone, or does not want this worker any longer
     except BaseException as error:
@@ -119,8 +119,12 @@ class _Worker:
 
     # -------------------------------------------------------------------------------------------------------- build
 
-    def build(self) -> None:
-        """Makes the scenes, step by step as the other side allows, and reports what they give."""
+    def build(self) -> bool:
+        """Makes the scenes, step by step as the other side allows, and reports what they give.
+
+        Returns:
+            Whether to serve; otherwise it has compiled kernels for another process to use.
+        """
         import torch
 
         from genesis_vec.multi_device.scenes import TaskScenes
@@ -141,22 +145,24 @@ class _Worker:
 
             start_engine(resolve_device(plan.device.local_name), make_scene.engine)
             marker = kernel_cache_folder() / f"genesis_vec-{make_scene.key()}"
-        send_message(connection, "kernels", marker is None or marker.is_file())
+        are_compiled = marker is None or marker.is_file()
+        send_message(connection, "kernels", are_compiled)
         self._scenes = []
-        for first_row, num_envs in plan.scenes:
+        for first_row, num_envs in plan.scenes if are_compiled else plan.scenes[:1]:
             env = make_scene(num_envs, plan.device.local_name, first_row)
             self._scenes.append(_Scene(env, first_row - plan.rows.start, plan.reports_running))
             send_message(connection, "scene")
         reports = [scene.try_out() for scene in self._scenes]
         if any(report != reports[0] for report in reports):
             raise ValueError(f"the scenes of one environment differ: {reports}")
-        if marker is not None:
-            from genesis_vec.engine import save_kernels
-
-            save_kernels()
+        if marker is not None and not are_compiled:
+            # The engine saves its kernels when this process ends; the next one in its place will find them.
             marker.parent.mkdir(parents=True, exist_ok=True)
             marker.touch()
+            send_message(connection, "compiled")
+            return False
         send_message(connection, "built", reports[0])
+        return True
 
     # -------------------------------------------------------------------------------------------------------- serve
 
@@ -345,7 +351,9 @@ class _Scene:
         if [path for path, _ in pairs] != paths:
             differing = {" / ".join(path) for path in {path for path, _ in pairs} ^ set(paths)}
             raise ValueError(f"the environment gave other values than in its first step: {sorted(differing)}")
-        torch._foreach_copy_(views, [tensor for _, tensor in pairs], non_blocking=True)
+        torch._foreach_copy_(  # pyright: ignore[reportPrivateImportUsage]
+            views, [tensor for _, tensor in pairs], non_blocking=True
+        )
 
     def _reset_tree(self, obs: Any, info: dict[str, Any]) -> dict[str, Any]:
         return {"obs": obs, "info": info, **self._running()}
