@@ -129,9 +129,15 @@ def test_what_is_no_task_class_is_refused(task):
         make_registered(task, 2)
 
 
-def test_several_devices_are_refused_until_they_exist():
-    with pytest.raises(TypeError, match=r"devices= .* is not available yet: use device="):
-        make("GenesisCartPole-v0", devices="cpu:2")
+def test_bad_arguments_are_refused_before_a_worker_starts():
+    for kwargs, error, match in (
+        ({"devices": "tpu:2"}, ValueError, "devices='tpu:2' is not understood"),
+        ({"devices": "cpu:2", "devil": 1}, TypeError, r"unknown arguments \['devil'\]"),
+        ({"devices": "cpu:2", "on_fault": "pray"}, ValueError, "on_fault='pray'"),
+        ({"envs_per_scene": 4}, TypeError, "with devices= also envs_per_scene"),
+    ):
+        with pytest.raises(error, match=match):
+            make("GenesisCartPole-v0", **kwargs)
 
 
 def test_public_names_are_resolved_lazily_and_listed():

@@ -557,3 +557,23 @@ def test_b19_what_a_task_remembers_is_cleared_for_the_reset_rows_only(make_env):
     obs, _ = env.reset(options={"reset_mask": torch.tensor([True, False, False])})
     assert obs.tolist() == [[0, 1, 0], [1, 0, 2], [2, 0, 2]]
     assert env.step(torch.ones(3, 1))[0].tolist() == [[0, 1, 1], [1, 0, 3], [2, 0, 3]]
+
+
+def test_a_step_in_two_halves_is_the_same_step(make_env):
+    whole, halves = make_env(), make_env()
+    for env in (whole, halves):
+        env.reset(seed=5)
+    with pytest.raises(ValueError, match=r"step_wait\(\) without step_async\(\)"):
+        halves.step_wait()
+    for _ in range(30):
+        expected = whole.step(torch.ones(3, 1))
+        halves.step_async(torch.ones(3, 1))
+        result = halves.step_wait()
+        for one, other in zip(result[:4], expected[:4], strict=True):
+            assert torch.equal(one, other)
+    halves.step_async(torch.ones(3, 1))
+    with pytest.raises(ValueError, match="step_async"):
+        halves.step_async(torch.ones(3, 1))
+    with pytest.raises(ValueError, match=r"reset\(\) while a step"):
+        halves.reset()
+    halves.step_wait()

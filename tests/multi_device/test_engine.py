@@ -54,7 +54,17 @@ def random_actions(env: Any, steps: int) -> torch.Tensor:
     return torch.rand(steps, env.num_envs, *env.single_action_space.shape, generator=generator) * 2 - 1
 
 
-@pytest.mark.parametrize("layout", [("cpu:1", 4), ("cpu:2", None), ("cpu:2", 2)], ids=["1x4", "2x1", "2x4"])
+SLOW = pytest.mark.slow  # starting two engines takes a quarter of a minute each time
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(("cpu:1", 4), id="1x4", marks=SLOW),
+        pytest.param(("cpu:2", None), id="2x1", marks=SLOW),
+        pytest.param(("cpu:2", 2), id="2x4"),
+    ],
+)
 @pytest.mark.parametrize("env_id", SHIPPED)
 def test_scenes_and_workers_change_no_bit(env_id, layout):
     devices, envs_per_scene = layout
@@ -80,8 +90,14 @@ def test_scenes_and_workers_change_no_bit(env_id, layout):
     parts.close()
 
 
-@pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
-@pytest.mark.parametrize("env_id", SHIPPED)
+@pytest.mark.parametrize(
+    ("env_id", "mode"),
+    [
+        pytest.param(id, mode, id=f"{id}-{mode.name}", marks=SLOW if id == "GenesisRigid-v0" and number else ())
+        for id in SHIPPED
+        for number, mode in enumerate([AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+    ],
+)
 def test_every_shipped_id_keeps_the_whole_contract_across_workers(env_id, mode):
     env = gymnasium.make_vec(
         env_id, num_envs=7, devices="cpu:2", envs_per_scene=2, autoreset_mode=mode, max_episode_steps=9
@@ -171,7 +187,14 @@ def test_chosen_environments_are_drawn_whichever_worker_has_them():
     assert [bool(np.any(frame)) for frame in frames[1]] == [False, True, False, False, False, True]
 
 
-@pytest.mark.parametrize("mode", list(AutoresetMode), ids=lambda mode: mode.name)
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(AutoresetMode.SAME_STEP, id="SAME_STEP"),
+        pytest.param(AutoresetMode.NEXT_STEP, id="NEXT_STEP", marks=SLOW),
+        pytest.param(AutoresetMode.DISABLED, id="DISABLED", marks=SLOW),
+    ],
+)
 def test_a_killed_worker_is_replaced_in_every_mode_and_the_others_feel_nothing(mode):
     limit = 5
     settings = {"devices": "cpu:2", "autoreset_mode": mode, "max_episode_steps": limit}
@@ -255,6 +278,7 @@ def test_training_goes_on_after_a_worker_is_killed(tmp_path):
     assert len(progress.read_text().splitlines()) == 401
 
 
+@SLOW
 def test_a_cold_kernel_cache_is_compiled_once_by_the_first_worker(tmp_path, monkeypatch):
     """A cart-pole's kernels compile in seconds; the cache is a new one."""
     monkeypatch.setenv("QD_OFFLINE_CACHE_FILE_PATH", str(tmp_path / "kernels"))

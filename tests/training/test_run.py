@@ -135,7 +135,7 @@ def test_two_runs_from_one_seed_end_with_the_same_parameters(tmp_path: Path, fin
         (["train", "GenesisCartPole-v0", "--resume"], "used with run_dir"),
         (["train", "GenesisCartPole-v0", "--env", "nonsense"], "env='nonsense' must be NAME=VALUE"),
         (["train", "GenesisCartPole-v0", "--device", "cpu", "--env", "speed=2"], "unknown arguments ['speed']"),
-        (["train", "GenesisCartPole-v0", "--devices", "cpu:2"], "not available yet"),
+        (["train", "GenesisCartPole-v0", "--devices", "tpu:2"], "is not understood"),
         (["train"], "required"),
         (["play", "nowhere"], "there is no checkpoint nowhere"),
         (["play", "nowhere", "--video", "a.txt"], "must end in .mp4 or .gif"),
