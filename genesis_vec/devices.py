@@ -47,6 +47,43 @@ def resolve_device(name: str | torch.device) -> torch.device:
             stacklevel=3,
         )
         return torch.device("cpu")
+    device = _named_device(name)
+    if device.type == "cpu":
+        return device
+    if device.index not in (None, 0):
+        raise DeviceNotFoundError(
+            f"device={str(name)!r}: the engine drives only the first GPU that a process sees. Start the process with "
+            f"CUDA_VISIBLE_DEVICES={device.index} and use 'cuda:0', or let devices=[{str(name)!r}] do it."
+        )
+    return torch.device("cuda:0")
+
+
+def resolve_batch_device(name: str | torch.device, devices: Sequence[ProcessDevice]) -> torch.device:
+    """Where the batches of several processes' devices go.
+
+    Args:
+        name: ``"auto"`` for the first of the devices, or one of this process's own: ``"cpu"``, ``"cuda"``,
+            ``"cuda:1"``, a torch.device.
+        devices: The devices.
+
+    Raises:
+        DeviceNotFoundError: If this process does not see it.
+        ValueError: If the name is not one of the above.
+    """
+    import torch
+
+    if str(name) == "auto":
+        name = devices[0].name
+    device = _named_device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceNotFoundError(f"device={str(name)!r}: this process sees {torch.cuda.device_count()} GPUs")
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+
+
+def _named_device(name: str | torch.device) -> torch.device:
+    """The CPU, or a GPU where there is any."""
+    import torch
+
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError) as error:
@@ -60,12 +97,7 @@ def resolve_device(name: str | torch.device) -> torch.device:
             f"device={str(name)!r} was asked for, and this process sees no GPU ({_visibility(os.environ)}). Check the "
             "driver and that variable, or pass device='cpu'."
         )
-    if device.index not in (None, 0):
-        raise DeviceNotFoundError(
-            f"device={str(name)!r}: the engine drives only the first GPU that a process sees. Start the process with "
-            f"CUDA_VISIBLE_DEVICES={device.index} and use 'cuda:0', or let devices=[{str(name)!r}] do it."
-        )
-    return torch.device("cuda:0")
+    return device
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,8 +42,8 @@ def make_task(task_class: type[Task], kwargs: dict[str, Any]) -> tuple[Task, dic
     if unknown:
         raise TypeError(
             f"unknown arguments {unknown}; {task_class.__name__} takes {sorted(task_names)} and the environment "
-            f"{sorted(env_names)}, with devices= also envs_per_scene, timeout, start_timeout, on_worker_failure and "
-            "max_restarts"
+            f"{sorted(env_names)}, with devices= also envs_per_scene, egl_device_ids, timeout, start_timeout, "
+            "on_worker_failure and max_restarts"
         )
     env_kwargs = {name: value for name, value in kwargs.items() if name in env_names}
     task_kwargs = {name: value for name, value in kwargs.items() if name not in env_names}

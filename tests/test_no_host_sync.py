@@ -83,13 +83,15 @@ def test_a_step_reads_nothing_back_to_the_host(make_env, monkeypatch, name, mode
 @ALL_MODES
 def test_a_masked_reset_reads_nothing_back_to_the_host(make_env, monkeypatch, mode):
     env = make_env(CartPoleTask(), NUM_ENVS, autoreset_mode=mode, max_episode_steps=LIMIT)
-    env.reset(seed=0)
+    start, _ = env.reset(seed=0)
     exempt_engine(env, monkeypatch, _disable_current_modes)
     monkeypatch.setattr(env, "_asks_masks", False)
     mask = torch.tensor([True, False, True])
     with ForbidHostReads():
-        env.reset(options={"reset_mask": mask})
-        env.reset()
+        partly, _ = env.reset(options={"reset_mask": mask})
+        wholly, _ = env.reset()
+    assert (partly != start).any(dim=1).tolist() == mask.tolist()
+    assert (wholly != partly).any(dim=1).all()
 
 
 @ALL_MODES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import pickle
@@ -16,8 +17,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from genesis_vec.batches import Observation, as_reset_mask, map_observation, ordinary_tensors
-from genesis_vec.devices import ProcessDevice, parse_devices
-from genesis_vec.errors import ClosedEnvironmentError, DeviceNotFoundError, EnvFaultError, GenesisVecError
+from genesis_vec.devices import ProcessDevice, parse_devices, resolve_batch_device
+from genesis_vec.errors import ClosedEnvironmentError, EnvFaultError, GenesisVecError
 from genesis_vec.multi_device import worker as worker_module
 from genesis_vec.multi_device.receiver import Receiver
 from genesis_vec.multi_device.restarts import Lost, fill_lost_rows, restart_seed
@@ -49,6 +50,8 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
         device: Where the batches are that the caller gets; "auto" means the first worker's device.
         envs_per_scene: Most environments in one scene; None means 128 on the CPU and no limit on a GPU. No scene has
             one environment only, unless ``num_envs`` is 1.
+        egl_device_ids: For drawing on chosen GPUs: one number per device, which its worker finds as ``EGL_DEVICE_ID``.
+            EGL counts the machine's devices, whatever ``CUDA_VISIBLE_DEVICES`` says.
         timeout: Seconds that a worker may take for a reset or a step, None for no limit.
         start_timeout: Seconds that starting may take; a first start compiles kernels for a minute or more.
         on_worker_failure: What happens if a worker raises, dies or does not answer in time: ``"raise"`` stops all and
@@ -79,6 +82,7 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
         devices: str | int | Iterable[object] = "auto",
         device: str | torch.device = "auto",
         envs_per_scene: int | None = None,
+        egl_device_ids: Sequence[int] | None = None,
         timeout: float | None = 60.0,
         start_timeout: float | None = 900.0,
         on_worker_failure: Literal["raise", "restart"] = "raise",
@@ -93,8 +97,8 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
                 "imports makes one at its top level: put that under `if __name__ == '__main__':`"
             )
         _check_settings(envs_per_scene, timeout, start_timeout, on_worker_failure, max_restarts)
-        process_devices = parse_devices(devices)
-        self.device = _batch_device(device, process_devices)
+        process_devices = _with_egl(parse_devices(devices), egl_device_ids)
+        self.device = resolve_batch_device(device, process_devices)
         scenes = make_scenes(task, num_envs, first_env_index, kwargs)
         self.render_mode = scenes.render_mode
         self.num_envs = scenes.num_envs
@@ -211,13 +215,14 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
         return tree["obs"], tree.get("info", {})
 
     def _reset_workers(self, seed: int | list[int | None] | None, options: dict[str, Any] | None) -> None:
-        for failure in self._exchange(self.workers, lambda worker: ("reset", seed, options))[1]:
-            self._replace(failure, "resetting")
-            if seed is not None and (options is None or options.get("reset_mask") is None):
-                # As if nothing had been: the replacement starts where this reset says.
-                again = self._exchange([self.workers[failure.worker.plan.index]], lambda _: ("reset", seed, options))
-                for second in again[1]:
-                    self._fail(second, "resetting")
+        for failure in self._exchange(self.workers, "reset", seed, options)[1]:
+            if seed is None or (options is not None and options.get("reset_mask") is not None):
+                self._replace(failure, "resetting")
+                continue
+            # As if nothing had been: the replacement starts where this reset says.
+            replacement = self._start_anew(failure, "resetting")
+            for second in self._exchange([replacement], "reset", seed, options)[1]:
+                self._fail(second, "resetting")
 
     # ---------------------------------------------------------------------------------------------------------- step
 
@@ -313,17 +318,15 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
             WorkerError: If a worker fails, by an exception too.
         """
         self._check_idle("call()")
-        answers, failures = self._exchange(self.workers, lambda _: ("call", name, args, kwargs))
+        answers, failures = self._exchange(self.workers, "call", name, args, kwargs)
         for failure in failures:
             self._fail(failure, f"calling {name}")
         return tuple(value for worker in self.workers for value in answers[worker])
 
-    def _exchange(
-        self, workers: Sequence[Worker], message: Callable[[Worker], tuple[Any, ...]]
-    ) -> tuple[dict[Worker, Any], list[Failure]]:
-        """Sends each worker a message and waits for the answers."""
+    def _exchange(self, workers: Sequence[Worker], *message: Any) -> tuple[dict[Worker, Any], list[Failure]]:
+        """Sends each worker its share of a message and waits for the answers."""
         for worker in workers:
-            worker.send(self._receiver.block, *_share(worker.plan.rows, *message(worker)))
+            worker.send(self._receiver.block, *_share(worker.plan.rows, *message))
         ready, failures = wait_for(workers, Deadline(self._timeout))
         answers = {}
         for worker in ready:
@@ -341,7 +344,17 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
         raise failure.to_error(doing)
 
     def _replace(self, failure: Failure, doing: str) -> Lost:
-        """Starts a failed worker anew; what is known of its environments."""
+        """Starts a failed worker anew, its environments at new episodes; what is known of those that were lost."""
+        lost = self._kept_of(failure.worker.plan) if self._restarts_on_failure else None
+        replacement = self._start_anew(failure, doing)
+        assert lost is not None and self._seed is not None
+        seed = restart_seed(self._seed, self._restarts)
+        for second in self._exchange([replacement], "replace", seed, None, lost.obs)[1]:
+            self._fail(second, "being started anew")
+        return lost
+
+    def _start_anew(self, failure: Failure, doing: str) -> Worker:
+        """Starts a failed worker anew, if that is wanted and has not been done too often."""
         if not self._restarts_on_failure or self._restarts_left == 0:
             self._fail(failure, doing)
         self._restarts_left -= 1
@@ -350,7 +363,6 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
         error = failure.to_error(doing)
         _logger.warning("%s\n%s is started anew (%d more times)", error, failure.worker, self._restarts_left)
         failure.worker.kill()
-        lost = self._kept_of(plan)
         self._receiver.forget(plan.index)
         started: list[Worker] = []
         try:
@@ -363,11 +375,7 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
             self.close()
             raise
         self.workers[plan.index] = started[0]
-        assert self._seed is not None
-        seed = restart_seed(self._seed, self._restarts)
-        for second in self._exchange(started, lambda _: ("replace", seed, None, lost.obs))[1]:
-            self._fail(second, "being started anew")
-        return lost
+        return started[0]
 
     def _keep(
         self,
@@ -446,6 +454,18 @@ def _share(rows: slice, word: str, *arguments: Any) -> tuple[Any, ...]:
     return word, seed, options, *(map_observation(lambda leaf: leaf[rows].numpy(), obs) for obs in last_obs)
 
 
+def _with_egl(devices: list[ProcessDevice], egl_device_ids: Sequence[int] | None) -> list[ProcessDevice]:
+    """The devices, with the variable that says which of the machine's devices each draws on."""
+    if egl_device_ids is None:
+        return devices
+    if len(egl_device_ids) != len(devices) or not all(_is_integer(number, 0) for number in egl_device_ids):
+        raise ValueError(f"egl_device_ids={egl_device_ids!r} must be {len(devices)} integers of 0 or more")
+    return [
+        dataclasses.replace(device, variables={**device.variables, "EGL_DEVICE_ID": str(number)})
+        for device, number in zip(devices, egl_device_ids, strict=True)
+    ]
+
+
 def _check_settings(
     envs_per_scene: Any, timeout: Any, start_timeout: Any, on_worker_failure: Any, max_restarts: Any
 ) -> None:
@@ -462,18 +482,3 @@ def _check_settings(
 
 def _is_integer(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _batch_device(device: str | torch.device, devices: list[ProcessDevice]) -> torch.device:
-    """Where the caller's batches go; GPUs are numbered as in this process."""
-    if str(device) == "auto":
-        return torch.device("cpu") if devices[0].index is None else torch.device("cuda", devices[0].index)
-    try:
-        named = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device={device!r} is not a device; use 'auto', 'cpu', 'cuda' or 'cuda:1'") from error
-    if named.type == "cpu":
-        return torch.device("cpu")
-    if named.type != "cuda" or not torch.cuda.is_available() or (named.index or 0) >= torch.cuda.device_count():
-        raise DeviceNotFoundError(f"device={str(device)!r} was asked for, and this process does not see it")
-    return torch.device("cuda", named.index or 0)

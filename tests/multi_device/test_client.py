@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -211,8 +212,10 @@ def test_settings_out_of_range_are_refused_at_once():
         ("start_timeout", -1),
         ("on_worker_failure", "pray"),
         ("max_restarts", -1),
+        ("egl_device_ids", [1]),
+        ("egl_device_ids", [0, -1]),
     ):
-        with pytest.raises(ValueError, match=f"{name}={value!r}"):
+        with pytest.raises(ValueError, match=re.escape(f"{name}={value!r}")):
             MultiDeviceVectorEnv(same_step(), 4, devices="cpu:2", **{name: value})
     with pytest.raises(DeviceNotFoundError, match="cuda"):
         make(device="cuda:3")
@@ -236,10 +239,17 @@ def test_settings_out_of_range_are_refused_at_once():
 )
 def test_b03_b11_workers_are_pinned_before_anything_is_imported(monkeypatch, visible, devices, expected):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    monkeypatch.delenv("QD_VISIBLE_DEVICE", raising=False)
+    for name in ("QD_VISIBLE_DEVICE", "EGL_DEVICE_ID"):
+        monkeypatch.delenv(name, raising=False)
     before = dict(os.environ)
-    env = MultiDeviceVectorEnv(same_step(), 4, devices=devices, device="cpu")
-    reports = env.call("report") if env.reset(seed=0) else ()
+    env = MultiDeviceVectorEnv(same_step(), 4, devices=devices, device="cpu", egl_device_ids=[4, 0])
+    env.reset(seed=0)
+    reports = env.call("report")
+    for worker, name in zip(env.workers, expected, strict=True):
+        # As the process was started: before anything at all could be imported.
+        initial = Path(f"/proc/{worker.process.pid}/environ").read_text().split("\0")
+        assert f"CUDA_VISIBLE_DEVICES={name}" in initial
+    assert [report["EGL_DEVICE_ID"] for report in reports] == ["4", "0"]
     assert [report["CUDA_VISIBLE_DEVICES"] for report in reports] == expected
     assert [report["QD_VISIBLE_DEVICE"] for report in reports] == [
         name if name.isdecimal() else None for name in expected

@@ -38,7 +38,7 @@ def test_a_lost_workers_environments_are_truncated_and_start_anew(tmp_path, how,
     env.close()
 
 
-def test_a_worker_that_is_lost_in_a_reset_starts_where_the_reset_says(tmp_path):
+def test_a_worker_that_is_lost_in_a_reset_starts_where_the_reset_says():
     env = MultiDeviceVectorEnv(failing(how="no", at=0, row=0), 4, devices="cpu:2", on_worker_failure="restart")
     env.reset(seed=0)
     env.step(actions(4))
@@ -49,7 +49,16 @@ def test_a_worker_that_is_lost_in_a_reset_starts_where_the_reset_says(tmp_path):
     env.close()
 
 
-def test_restarts_are_counted_and_then_it_is_an_error(tmp_path):
+def test_a_worker_that_is_lost_in_the_first_reset_starts_where_it_says():
+    env = MultiDeviceVectorEnv(failing(how="no", at=0, row=0), 4, devices="cpu:2", on_worker_failure="restart")
+    env.workers[1].process.kill()
+    env.workers[1].process.wait()
+    assert env.reset(seed=5)[0][:, :2].tolist() == [[row, 0.0] for row in range(4)]
+    assert env.step(actions(4))[1].tolist() == [1.0] * 4
+    env.close()
+
+
+def test_restarts_are_counted_and_then_it_is_an_error():
     env = MultiDeviceVectorEnv(
         failing(how="kill", at=2, row=0, limit=99), 4, devices="cpu:2", on_worker_failure="restart", max_restarts=2
     )
