@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from genesis_vec.multi_device.client import MultiDeviceVectorEnv
     from genesis_vec.streams import EnvStreams
     from genesis_vec.task import Task
+    from genesis_vec.training.job import Job
     from genesis_vec.vector_env import GenesisVectorEnv
 
 __version__ = "0.1.0"
@@ -28,6 +29,7 @@ __all__ = [
     "EngineOptions",
     "EnvStreams",
     "GenesisVectorEnv",
+    "Job",
     "LaunchContext",
     "LaunchResult",
     "MultiDeviceVectorEnv",
@@ -45,6 +47,7 @@ _LAZY = {
     "EnvStreams": "streams",
     "GenesisVectorEnv": "vector_env",
     "MultiDeviceVectorEnv": "multi_device.client",
+    "Job": "training.job",
     "LaunchContext": "launched",
     "LaunchResult": "launcher",
     "Task": "task",

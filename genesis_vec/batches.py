@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,16 @@ import numpy as np
 import torch
 
 Observation = torch.Tensor | dict[str, torch.Tensor]
+
+
+def split_evenly(first: int, count: int, parts: int) -> list[tuple[int, int]]:
+    """Deals ``count`` rows from ``first`` on out to ``parts``, in order, none with two more than another.
+
+    Returns:
+        Each part as (first row, number of rows).
+    """
+    bounds = [first + count * part // parts for part in range(parts + 1)]
+    return [(low, high - low) for low, high in itertools.pairwise(bounds)]
 
 
 def map_observation(function: Callable[..., Any], first: Any, *others: Any) -> Any:
@@ -31,6 +42,17 @@ def map_observation(function: Callable[..., Any], first: Any, *others: Any) -> A
 def leaves(observation: Observation) -> list[torch.Tensor]:
     """The tensors of an observation."""
     return list(observation.values()) if isinstance(observation, dict) else [observation]
+
+
+def to_host(value: Any) -> Any:
+    """Nested dicts, lists and tuples with their tensors on the CPU; those that are there already stay the same."""
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {key: to_host(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(to_host, value))
+    return value
 
 
 def rows_like(mask: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -78,7 +100,10 @@ def as_reset_mask(mask: Any, num_envs: int, device: torch.device) -> torch.Tenso
     Raises:
         ValueError: If it is not bool or of another shape.
     """
-    tensor = torch.as_tensor(mask, device=device)
+    try:
+        tensor = torch.as_tensor(mask, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"reset_mask must be bool ({num_envs},), got {mask!r}") from error
     if tensor.dtype != torch.bool or tuple(tensor.shape) != (num_envs,):
         raise ValueError(
             f"reset_mask must be bool ({num_envs},), got {tensor.dtype} {tuple(tensor.shape)}; for indices, set "

@@ -19,15 +19,20 @@ from genesis_vec.errors import GenesisVecError
 def train(arguments: Sequence[str], program: str = "genesis-vec train") -> None:
     """Train a policy with PPO."""
     from genesis_vec.training.config import TrainConfig
+    from genesis_vec.training.job import Job
     from genesis_vec.training.presets import preset
 
     # The id decides what the other options start from, so it is read first, by the same parser.
     config = tyro.cli(TrainConfig, prog=program, args=arguments)
     config = tyro.cli(TrainConfig, prog=program, args=arguments, default=preset(config.env_id))
 
+    # Before the import that brings torch: it is then too late to choose a GPU.
+    job = Job.from_environment()
+    config = config.pinned(job)
+
     from genesis_vec.training.run import train as run
 
-    run(config)
+    run(config, job=job)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,7 +134,7 @@ def _sweep(arguments: Sequence[str], sweeps: Sequence[str]) -> list[tuple[str, .
     names, values = [], []
     for sweep in sweeps:
         name, _, listed = sweep.partition("=")
-        if not name.isidentifier() or not listed:
+        if not name.isidentifier() or not all(listed.split(",")):
             raise ValueError(f"--sweep {sweep}: use NAME=VALUE,VALUE,…")
         if name in names or name in ("index", "count", "seed", "device"):
             raise ValueError(f"--sweep {sweep}: {{{name}}} stands for something else already")

@@ -171,7 +171,7 @@ def parse_devices(
             return [_gpu(index, visible, environment) for index in indices]
     elif isinstance(devices, int) and not isinstance(devices, bool):
         return [_gpu(devices, _visible_gpus(environment), environment)]
-    elif isinstance(devices, Iterable):
+    elif isinstance(devices, Iterable) and not isinstance(devices, Mapping):
         parsed = [device for name in devices for device in _parse_one(name, environment)]
         kinds = {device.local_name for device in parsed}
         if len(kinds) == 1:
@@ -220,6 +220,8 @@ _CPU = ProcessDevice("cpu", None, {})
 
 
 def _parse_one(name: object, environment: Mapping[str, str]) -> list[ProcessDevice]:
+    if not isinstance(name, (str, int)) and type(name).__name__ != "device":  # torch's, without importing it
+        raise ValueError(f"devices: {name!r} in a list must name one device, such as 'cuda:0' or 'cpu'")
     named = parse_devices(name if isinstance(name, (str, int)) else str(name), environment)
     if name in ("auto", "cuda") or len(named) != 1:
         raise ValueError(f"devices: {name!r} in a list must name one device, such as 'cuda:0' or 'cpu'")

@@ -87,3 +87,15 @@ class RenderingUnavailableError(GenesisVecError):
 
 class CheckpointError(GenesisVecError):
     """A checkpoint file is missing, damaged, or of another format."""
+
+
+class StateMismatchError(GenesisVecError):
+    """A state is of an environment that is made differently, and cannot be restored into this one."""
+
+
+class StateUnavailableError(GenesisVecError):
+    """An environment cannot give its state."""
+
+
+class RendezvousError(GenesisVecError):
+    """The ranks of a job do not find one another, or were started differently."""

@@ -459,8 +459,6 @@ class _Launcher:
             failure = f"it took longer than timeout={self._timeout} seconds and was stopped"
         elif exit_code != 0:
             failure = exit_in_words(exit_code)
-            if exit_code == -signal.SIGKILL:
-                failure += " (which the system sends when memory runs out)"
         else:
             value, failure = running.read_value()
         running.close()

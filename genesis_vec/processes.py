@@ -83,7 +83,9 @@ def signal_group(process: subprocess.Popen[Any], signal_number: int) -> None:
 
 
 def exit_in_words(exit_code: int) -> str:
-    """An exit code as a message states it: "exit code 1", "signal SIGKILL"."""
+    """An exit code as a message states it: "exit code 1", "signal SIGTERM"."""
+    if exit_code == -signal.SIGKILL:
+        return "signal SIGKILL (which the system sends when memory runs out)"
     if exit_code >= 0:
         return f"exit code {exit_code}"
     try:

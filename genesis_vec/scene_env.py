@@ -55,7 +55,10 @@ def _load(entry_point: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise TaskError(f"there is no task {entry_point!r}: {error}") from error
+        raise TaskError(
+            f"there is no task {entry_point!r}: {error}. Give a registered id, such as 'GenesisRigid-v0' "
+            "(genesis-vec list shows them), or 'module:Class'."
+        ) from error
 
 
 def _argument_names(callable_: Any) -> set[str]:

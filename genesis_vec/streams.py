@@ -132,6 +132,7 @@ class EnvStreams:
     def __init__(self, num_envs: int, device: torch.device, first_env_index: int = 0) -> None:
         self.num_envs = num_envs
         self.device = device
+        self.first_env_index = first_env_index
         self._indices = torch.arange(first_env_index, first_env_index + num_envs, dtype=torch.int64, device=device)
         self._env_keys = torch.zeros_like(self._indices)
         self._episodes = torch.full_like(self._indices, -1)
@@ -164,6 +165,15 @@ class EnvStreams:
         self._env_keys = keys if mask is None else torch.where(mask, keys, self._env_keys)
         self._episodes = torch.full_like(self._episodes, -1) if mask is None else self._episodes.masked_fill(mask, -1)
         self.is_seeded = True
+
+    def begin_all(self, episode: int) -> None:
+        """Moves all streams to the start of an episode, whichever they are in.
+
+        Args:
+            episode: Its number, from 0.
+        """
+        self._episodes = torch.full_like(self._episodes, episode - 1)
+        self.begin_episode(torch.ones_like(self._episodes, dtype=torch.bool))
 
     def begin_episode(self, mask: torch.Tensor) -> None:
         """Moves the masked environments' streams to the start of their next episode.

@@ -112,3 +112,22 @@ class Task:
     def metrics(self) -> dict[str, torch.Tensor]:
         """Further figures to report in ``info`` after each step, such as "success": tensors (num_envs, …)."""
         return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next step depends on beside the engine's state: buffers, commands, curricula.
+
+        By default every attribute that is a tensor, an array, a number, a string or None, or a list, tuple or dict of
+        such. Override it, with :meth:`load_state_dict`, where a task keeps something in objects of its own.
+
+        Returns:
+            Copies, of tensors and plain values only: it goes into checkpoints.
+        """
+        from genesis_vec.env_state import attributes_state
+
+        return attributes_state(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Puts back what :meth:`state_dict` gave; the engine's own state is back already."""
+        from genesis_vec.env_state import restore_attributes
+
+        restore_attributes(self, state, self.device)

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -29,11 +29,13 @@ from genesis_vec.batches import (
 )
 from genesis_vec.devices import resolve_device
 from genesis_vec.engine import live_view, quick_source_lookup, start_engine
+from genesis_vec.env_state import engine_state, restore_engine
 from genesis_vec.errors import (
     ClosedEnvironmentError,
     EngineBuildError,
     EnvFaultError,
     RenderingUnavailableError,
+    StateMismatchError,
     TaskError,
 )
 from genesis_vec.graphics import RENDERING_REMEDY, has_graphics, is_rendering_error
@@ -290,6 +292,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             ClosedEnvironmentError: After :meth:`close`.
         """
         self._check_open()
+        if options is not None and not isinstance(options, dict):
+            raise ValueError(f"options must be a dict, such as {{'reset_mask': mask}}, or None; got {options!r}")
         if self._raw_actions is not None:
             raise ValueError("reset() while a step is under way: call step_wait() first")
         mask = None if options is None else options.get("reset_mask")
@@ -546,6 +550,80 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         self._last_obs = map_observation(torch.clone, last_obs)
         self._idle, self._idle_terminated, self._has_idle = self._all, self._none, True
 
+    # -------------------------------------------------------------------------------------------------------- state
+
+    @ordinary_tensors
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next steps depend on, the engine's state included.
+
+        After :meth:`load_state_dict`, here or in another process, the same actions give the same bits on the CPU.
+
+        Returns:
+            Copies, of tensors and plain values only, of some 100 KB per quadruped.
+
+        Raises:
+            ValueError: While a step is half done.
+            ClosedEnvironmentError: After :meth:`close`.
+        """
+        self._check_open()
+        if self._raw_actions is not None:
+            raise ValueError("state_dict() while a step is under way: call step_wait() first")
+        return {
+            "task_class": type(self.task).__qualname__,
+            "num_envs": self.num_envs,
+            "first_env_index": self._streams.first_env_index,
+            "autoreset_mode": self.autoreset_mode.value,
+            "engine": engine_state(self.scene),
+            "task": self.task.state_dict(),
+            "streams": self._streams.state_dict(),
+            "is_seeded": self._streams.is_seeded,
+            "returns": self._returns.clone(),
+            "lengths": self._clock - self._start_steps,
+            "seconds": time.perf_counter() - self._epoch - self._start_times,
+            "last_obs": None if self._last_obs is None else map_observation(torch.clone, self._last_obs),
+            "idle": self._idle.clone(),
+            "idle_terminated": self._idle_terminated.clone(),
+        }
+
+    @ordinary_tensors
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Puts back what :meth:`state_dict` gave, in this process or another one, on this device or another one.
+
+        Args:
+            state: The state of an environment of the same task, settings and number of environments.
+
+        Raises:
+            StateMismatchError: If it is of another one; nothing has changed then.
+            ValueError: While a step is half done.
+            ClosedEnvironmentError: After :meth:`close`.
+        """
+        self._check_open()
+        if self._raw_actions is not None:
+            raise ValueError("load_state_dict() while a step is under way: call step_wait() first")
+        for name, own in (
+            ("task_class", type(self.task).__qualname__),
+            ("num_envs", self.num_envs),
+            ("first_env_index", self._streams.first_env_index),
+            ("autoreset_mode", self.autoreset_mode.value),
+        ):
+            if state[name] != own:
+                raise StateMismatchError(f"the state is of an environment with {name}={state[name]!r}, not {own!r}")
+        restore_engine(self.scene, state["engine"])
+        self.task.load_state_dict(state["task"])
+        self._streams.load_state_dict(state["streams"])
+        self._streams.is_seeded = state["is_seeded"]
+        self._returns = self._own(state["returns"])
+        self._start_steps = self._clock - self._own(state["lengths"])
+        self._start_times = time.perf_counter() - self._epoch - self._own(state["seconds"])
+        self._last_obs = None if state["last_obs"] is None else map_observation(self._own, state["last_obs"])
+        self._idle, self._idle_terminated = self._own(state["idle"]), self._own(state["idle_terminated"])
+        self._has_idle = self.autoreset_mode is not AutoresetMode.SAME_STEP and self._any(self._idle)
+        if self._asks_masks:
+            self._earliest_start = int(self._start_steps.min())
+
+    def _own(self, value: torch.Tensor) -> torch.Tensor:
+        return value.to(self.device, copy=True)
+
     # --------------------------------------------------------------------------------------------- rendering, closing
 
     def render(self) -> tuple[np.ndarray, ...] | None:
@@ -574,6 +652,9 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
     def close_extras(self, **kwargs: Any) -> None:
         """Frees the scene; called by :meth:`close`, once. The engine stays, for other environments of this process."""
         self.scene.destroy()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an environment cannot be copied or pickled: use its state_dict(), or make another one")
 
     def _check_open(self) -> None:
         if self.closed:

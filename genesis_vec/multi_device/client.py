@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import os
 import pickle
@@ -18,7 +19,13 @@ from gymnasium.vector.utils import batch_space
 
 from genesis_vec.batches import Observation, as_reset_mask, map_observation, ordinary_tensors
 from genesis_vec.devices import ProcessDevice, parse_devices, resolve_batch_device
-from genesis_vec.errors import ClosedEnvironmentError, EnvFaultError, GenesisVecError
+from genesis_vec.errors import (
+    ClosedEnvironmentError,
+    EnvFaultError,
+    GenesisVecError,
+    StateMismatchError,
+    StateUnavailableError,
+)
 from genesis_vec.multi_device import worker as worker_module
 from genesis_vec.multi_device.receiver import Receiver
 from genesis_vec.multi_device.restarts import Lost, fill_lost_rows, restart_seed
@@ -183,6 +190,8 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
             ClosedEnvironmentError: After :meth:`close`.
         """
         self._check_idle("reset()")
+        if options is not None and not isinstance(options, dict):
+            raise ValueError(f"options must be a dict, such as {{'reset_mask': mask}}, or None; got {options!r}")
         mask = None if options is None else options.get("reset_mask")
         if mask is not None:
             mask = as_reset_mask(mask, self.num_envs, self.device).cpu()
@@ -315,18 +324,77 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
             What each scene's environment gave, in the order of their rows.
 
         Raises:
-            WorkerError: If a worker fails, by an exception too.
+            WorkerError: If a worker fails. Where it only raised an exception, for want of the attribute for instance,
+                the environment can be used further.
         """
         self._check_idle("call()")
         answers, failures = self._exchange(self.workers, "call", name, args, kwargs)
-        for failure in failures:
+        for failure in sorted(failures, key=lambda failure: failure.is_exception):
+            if failure.is_exception:
+                raise failure.to_error(f"calling {name}")
             self._fail(failure, f"calling {name}")
         return tuple(value for worker in self.workers for value in answers[worker])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next steps depend on; see :meth:`genesis_vec.GenesisVectorEnv.state_dict`.
+
+        Raises:
+            StateUnavailableError: If the environments are made by a function.
+            WorkerError: If a worker fails.
+        """
+        self._check_has_state()
+        answers, failures = self._exchange(self.workers, "state")
+        for failure in failures:
+            self._fail(failure, "giving its state")
+        return {
+            "scenes": [state for worker in self.workers for state in answers[worker]],
+            "seed": self._seed,
+            "restarts": self._restarts,
+        }
+
+    @ordinary_tensors
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Puts back what :meth:`state_dict` gave; see :meth:`genesis_vec.GenesisVectorEnv.load_state_dict`.
+
+        The devices and the number of workers may be others, as long as every scene has the same environments.
+
+        Raises:
+            StateMismatchError: If the state is of other environments. Some scenes may have taken it: reset.
+            StateUnavailableError: If the environments are made by a function.
+            WorkerError: If a worker fails.
+        """
+        self._check_has_state()
+        given = [scene["num_envs"] for scene in state["scenes"]]
+        own = [count for plan in self._plans for _, count in plan.scenes]
+        if given != own:
+            raise StateMismatchError(f"the state is of scenes of {given} environments, these are of {own}")
+        answers, failures = self._exchange(self.workers, "load_state", state["scenes"])
+        for failure in failures:
+            self._fail(failure, "taking its state")
+        for text in answers.values():
+            if text is not None:
+                raise StateMismatchError(text)
+        self._seed, self._restarts = state["seed"], state["restarts"]
+        self._is_reset = all(scene["last_obs"] is not None for scene in state["scenes"])
+        if self._restarts_on_failure and self._is_reset:
+            self._adopt_kept(state["scenes"])
+
+    def _adopt_kept(self, scenes: list[dict[str, Any]]) -> None:
+        """Takes from scenes' states what is kept for the replacement of a worker."""
+        self._last_obs = map_observation(lambda *parts: torch.cat(parts), *(scene["last_obs"] for scene in scenes))
+        idle = torch.cat([scene["idle"] for scene in scenes])
+        self._last_terminated = torch.cat([scene["idle_terminated"] for scene in scenes]) & idle
+        self._last_truncated = idle & ~self._last_terminated
+
+    def _check_has_state(self) -> None:
+        self._check_idle("state_dict() or load_state_dict()")
+        if not self._report.is_replaceable:
+            raise StateUnavailableError("environments that a function makes cannot save or restore their state")
 
     def _exchange(self, workers: Sequence[Worker], *message: Any) -> tuple[dict[Worker, Any], list[Failure]]:
         """Sends each worker its share of a message and waits for the answers."""
         for worker in workers:
-            worker.send(self._receiver.block, *_share(worker.plan.rows, *message))
+            worker.send(self._receiver.block, *_share(worker.plan, *message))
         ready, failures = wait_for(workers, Deadline(self._timeout))
         answers = {}
         for worker in ready:
@@ -428,6 +496,9 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
         for plan in self._plans:
             self._receiver.forget(plan.index)
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an environment cannot be copied or pickled: it has processes. Make another one.")
+
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedEnvironmentError("the environment is closed; make a new one")
@@ -442,8 +513,13 @@ _SAME_STEP = AutoresetMode.SAME_STEP
 _logger = logging.getLogger("genesis_vec")
 
 
-def _share(rows: slice, word: str, *arguments: Any) -> tuple[Any, ...]:
-    """A worker's share of a message: of a reset's seeds, mask and observations its own rows."""
+def _share(plan: WorkerPlan, word: str, *arguments: Any) -> tuple[Any, ...]:
+    """A worker's share of a message: of a reset's seeds, mask and observations its own rows, its scenes' states."""
+    rows = plan.rows
+    if word == "load_state":
+        (scenes,) = arguments
+        first_rows = itertools.accumulate((scene["num_envs"] for scene in scenes), initial=0)
+        return word, [scene for scene, row in zip(scenes, first_rows, strict=False) if rows.start <= row < rows.stop]
     if word not in ("reset", "replace"):
         return word, *arguments
     seed, options, *last_obs = arguments
@@ -471,13 +547,17 @@ def _check_settings(
 ) -> None:
     for name, value, fits, accepted in (
         ("envs_per_scene", envs_per_scene, envs_per_scene is None or _is_integer(envs_per_scene, 2), "2 or more"),
-        ("timeout", timeout, timeout is None or timeout > 0, "above 0, or None"),
-        ("start_timeout", start_timeout, start_timeout is None or start_timeout > 0, "above 0, or None"),
+        ("timeout", timeout, _is_seconds(timeout), "a number of seconds above 0, or None"),
+        ("start_timeout", start_timeout, _is_seconds(start_timeout), "a number of seconds above 0, or None"),
         ("on_worker_failure", on_worker_failure, on_worker_failure in ("raise", "restart"), "'raise' or 'restart'"),
         ("max_restarts", max_restarts, _is_integer(max_restarts, 0), "0 or more"),
     ):
         if not fits:
             raise ValueError(f"{name}={value!r} must be {accepted}")
+
+
+def _is_seconds(value: Any) -> bool:
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0)
 
 
 def _is_integer(value: Any, least: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from genesis_vec.batches import split_evenly
 from genesis_vec.errors import TaskError
 from genesis_vec.scene_env import load_task_class, make_task
 from genesis_vec.task import Task
@@ -40,15 +40,10 @@ def split_rows(
     """
     num_workers = max(1, min(num_workers, num_envs // minimum))
     workers = []
-    for first, count in _split(0, num_envs, num_workers):
+    for first, count in split_evenly(0, num_envs, num_workers):
         wanted = 1 if envs_per_scene is None else -(-count // envs_per_scene)
-        workers.append(_split(first, count, max(1, min(wanted, count // minimum))))
+        workers.append(split_evenly(first, count, max(1, min(wanted, count // minimum))))
     return workers
-
-
-def _split(first: int, count: int, parts: int) -> list[tuple[int, int]]:
-    bounds = [first + count * part // parts for part in range(parts + 1)]
-    return [(low, high - low) for low, high in itertools.pairwise(bounds)]
 
 
 class TaskScenes:
@@ -104,6 +99,8 @@ class CallableScenes:
     """Makes scenes by a user's function of (num_envs, device, first_env_index), which returns a vector environment."""
 
     def __init__(self, make: Callable[..., VectorEnv], num_envs: int, first_env_index: int = 0) -> None:
+        if not isinstance(first_env_index, int) or first_env_index < 0:
+            raise ValueError(f"first_env_index must be an integer of at least 0, got {first_env_index!r}")
         if isinstance(num_envs, bool) or not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
             raise ValueError(f"num_envs must be an integer of at least 1, got {num_envs!r}")
         self.num_envs = int(num_envs)
@@ -144,6 +141,8 @@ def make_scenes(
                 raise TypeError(f"{sorted(kwargs)} are not arguments of an environment that a function makes")
             return CallableScenes(task, num_envs, first_env_index)
         made = task()
+        if not isinstance(made, Task):
+            raise TaskError(f"task={task!r} returned {made!r}: a function without arguments must return a Task")
     else:
         made = task
     if not isinstance(made, Task):
@@ -158,5 +157,8 @@ def _registered_id(name: str) -> str | None:
     """The id in "Id-v0" or "module:Id-v0", None if it is no id that is registered."""
     module, _, id = name.rpartition(":")
     if module:
-        importlib.import_module(module)
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise TaskError(f"task={name!r}: there is no module {module!r}: {error}") from error
     return id if id in gymnasium.registry else None

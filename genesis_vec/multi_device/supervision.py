@@ -53,9 +53,17 @@ class Failure:
     details: str = ""
     timed_out: bool = False
 
+    @property
+    def is_exception(self) -> bool:
+        """Whether the worker raised an exception, and serves on."""
+        return self.exit_code is None and not self.timed_out
+
     def to_error(self, doing: str) -> WorkerError:
         """The exception that tells of it."""
         message = f"{self.worker} {self.what} while {doing}"
+        if self.timed_out:
+            name = "start_timeout" if doing == "starting" else "timeout"
+            message += f"; a larger {name}=, or None for no limit, lets it take longer"
         if self.details:
             message += f"; its traceback:\n\n{self.details.rstrip()}"
         error_class = WorkerTimeoutError if self.timed_out else WorkerError
@@ -109,9 +117,10 @@ class Worker:
 
     def send(self, block: Block, *message: Any) -> None:
         """Sends a message to a worker that serves."""
+        # Called before it is sent: one that does not fit into the connection at once waits for the worker to read it.
+        self._request(block, MESSAGE)
         with contextlib.suppress(OSError):
             send_message(self.connection, *message)
-        self._request(block, MESSAGE)
 
     def start_step(self, block: Block) -> None:
         """Has a worker that serves take a step."""

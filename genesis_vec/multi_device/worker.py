@@ -242,6 +242,10 @@ class _Worker:
         try:
             if word == "call":
                 answer = [scene.call(*arguments) for scene in self._scenes]
+            elif word == "state":
+                answer = [scene.state() for scene in self._scenes]
+            elif word == "load_state":
+                answer = self._load_state(*arguments)
             else:
                 self._buffers.before_reading()
                 for scene in self._scenes:
@@ -253,6 +257,17 @@ class _Worker:
         else:
             send_message(self._connection, "ok", answer)
         return True
+
+    def _load_state(self, states: list[dict[str, Any]]) -> str | None:
+        """Puts the scenes into the states; what does not fit, in words."""
+        from genesis_vec.errors import StateMismatchError
+
+        try:
+            for scene, state in zip(self._scenes, states, strict=True):
+                scene.env.load_state_dict(state)  # type: ignore[attr-defined]
+        except StateMismatchError as error:
+            return str(error)
+        return None
 
 
 class _Scene:
@@ -341,6 +356,12 @@ class _Scene:
         """An attribute of the environment, or what it returns if it is a method."""
         attribute = getattr(self.env, name)
         return attribute(*arguments, **keyword_arguments) if callable(attribute) else attribute
+
+    def state(self) -> dict[str, Any]:
+        """The environment's state, in this machine's memory: the device may be another process's to name."""
+        from genesis_vec.batches import to_host
+
+        return to_host(self.env.state_dict())  # type: ignore[attr-defined]
 
     def _write(self, tree: dict[str, Any], paths: list[tuple[str, ...]], views: list[torch.Tensor]) -> None:
         import torch

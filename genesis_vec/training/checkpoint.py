@@ -1,21 +1,30 @@
-"""Checkpoint files: written whole or not at all, and read without running anything in them."""
+"""Checkpoint files: written whole or not at all, and read without running anything in them.
+
+A run's checkpoint of iteration 50 is ``checkpoints/iteration-000050.pt``, which holds what all ranks share and is
+complete on its own for whoever wants the policy. What each rank has for itself, its environments above all, is in
+``iteration-000050.rank0of2.pt`` beside it, written before: where the first is, the others are.
+"""
 
 from __future__ import annotations
 
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from genesis_vec.errors import CheckpointError
+from genesis_vec.training.distributed import World
 
-FORMAT = 1
+FORMAT = 2
+_RANK_FILES_KEPT = 2
+_NAME = re.compile(r"iteration-(\d+)\.pt")
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Writes a checkpoint so that a reader finds the old one or the new one, whatever happens meanwhile.
+    """Writes a file so that a reader finds the old one or the new one, whatever happens meanwhile.
 
     Args:
         path: The file; its folder must exist.
@@ -45,7 +54,10 @@ def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str,
         CheckpointError: If there is none, or it is damaged or of another format.
     """
     if path.is_dir():
-        path = newest_checkpoint(path)
+        newest = newest_checkpoint(path)
+        if newest is None:
+            raise CheckpointError(f"there is no checkpoint in {path / 'checkpoints'}")
+        path = newest
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint {path}")
     try:
@@ -57,9 +69,102 @@ def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str,
     return state
 
 
-def newest_checkpoint(run_dir: Path) -> Path:
-    """Where a run's newest checkpoint is."""
-    return run_dir / "checkpoints" / "last.pt"
+def newest_checkpoint(run_dir: Path) -> Path | None:
+    """A run's newest checkpoint, None if it has none."""
+    numbered = _numbered(run_dir / "checkpoints")
+    return numbered[max(numbered)] if numbered else None
+
+
+class Checkpoints:
+    """A run's checkpoints, of all its ranks.
+
+    Args:
+        run_dir: The run's folder.
+        world: The learners.
+        keep: How many of the newest stay; of what the ranks have for themselves the newest two.
+    """
+
+    def __init__(self, run_dir: Path, world: World, keep: int) -> None:
+        self._folder = run_dir / "checkpoints"
+        self._world = world
+        self._keep = keep
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if world.rank == 0:
+            # What a process left that was killed in the midst of writing.
+            for leftover in self._folder.glob(".*.tmp"):
+                leftover.unlink(missing_ok=True)
+        world.barrier()
+
+    def save(self, iteration: int, shared: dict[str, Any], own: dict[str, Any] | None) -> None:
+        """Writes the checkpoint of an iteration; all ranks must call it.
+
+        Args:
+            iteration: Its number.
+            shared: What all ranks share; rank 0 writes it.
+            own: What this rank has for itself; None on all ranks for a checkpoint without.
+        """
+        path = self._folder / f"iteration-{iteration:06d}.pt"
+        if own is not None:
+            save_checkpoint(self._rank_file(iteration), {"iteration": iteration, **own})
+        # All ranks' files are there before the one that says so; and no collective within what rank 0 does alone.
+        self._world.barrier()
+        if self._world.rank == 0:
+            save_checkpoint(path, shared)
+            numbered = _numbered(self._folder)
+            for number in sorted(numbered)[: -self._keep]:
+                numbered[number].unlink(missing_ok=True)
+        # Its files of the checkpoint before stay until the next: rank 0 may not have written this one yet.
+        rank_files = self._rank_files()
+        for number in sorted(rank_files)[:-_RANK_FILES_KEPT]:
+            for path in rank_files[number]:
+                path.unlink(missing_ok=True)
+
+    def load_shared(self) -> dict[str, Any] | None:
+        """What all ranks share, of the newest checkpoint, as rank 0 finds it; None if there is none.
+
+        Raises:
+            CheckpointError: If it cannot be read.
+        """
+        state, error = None, None
+        if self._world.rank == 0 and (path := newest_checkpoint(self._folder.parent)) is not None:
+            try:
+                state = load_checkpoint(path)
+            except CheckpointError as caught:
+                error = CheckpointError(f"{caught}. Delete it to go on from the one before it.")
+        self._world.agree(error, "reading the checkpoint")
+        return self._world.from_first(state)
+
+    def load_own(self, iteration: int) -> dict[str, Any] | None:
+        """What this rank had for itself at an iteration; None on all ranks where one of them finds nothing."""
+        path = self._rank_file(iteration)
+        is_missing = self._world.any(not path.is_file())
+        if is_missing:
+            return None
+        state, error = None, None
+        try:
+            state = load_checkpoint(path)
+        except CheckpointError as caught:
+            error = caught
+        self._world.agree(error, "reading its own part of the checkpoint")
+        return state
+
+    def _rank_file(self, iteration: int) -> Path:
+        return self._folder / f"iteration-{iteration:06d}.rank{self._world.rank}of{self._world.size}.pt"
+
+    def _rank_files(self) -> dict[int, list[Path]]:
+        """This rank's files by iteration, those from jobs of another world size too."""
+        pattern = re.compile(rf"iteration-(\d+)\.rank{self._world.rank}of\d+\.pt")
+        files: dict[int, list[Path]] = {}
+        for path in self._folder.iterdir():
+            if match := pattern.fullmatch(path.name):
+                files.setdefault(int(match[1]), []).append(path)
+        return files
+
+
+def _numbered(folder: Path) -> dict[int, Path]:
+    if not folder.is_dir():
+        return {}
+    return {int(match[1]): path for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))}
 
 
 def _sync_folder(folder: Path) -> None:

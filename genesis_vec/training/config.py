@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from genesis_vec.training.job import Job
+
 
 def _require(fits: bool, name: str, value: Any, accepted: str) -> None:
     if not fits:
@@ -81,30 +83,49 @@ class TrainConfig:
     env_id: Annotated[str, tyro.conf.Positional]
     """Id of the environment, such as GenesisRigid-v0; "module:Id-v0" imports the module first."""
     num_envs: int = 128
-    """Number of environments."""
+    """Number of environments, of all ranks together."""
+    num_envs_per_rank: int | None = None
+    """Number of environments of each rank, in place of num_envs."""
     iterations: int = 100
     """Number of iterations, each a rollout and an update."""
     seed: int = 1
     """Seed of the environments, the network and the exploration."""
     device: str = "auto"
-    """Where everything runs: auto, cpu, cuda."""
+    """Where everything runs: auto, cpu, cuda. Each rank under torchrun has a GPU of its own."""
     devices: str | None = None
-    """One environment over several devices, a worker process each: cuda, cuda:0,1, cpu:2, auto."""
+    """One environment over several devices, a worker process each: cuda, cuda:0,1, cpu:2, auto. Ranks share them."""
     run_dir: Path | None = None
     """Folder of the run; runs/ID-DATE-TIME by default."""
     resume: bool = False
     """Go on from the newest checkpoint of run_dir, or start if there is none."""
     checkpoint_every: int = 25
-    """Iterations between checkpoints; there is always one at the end."""
+    """Iterations between checkpoints; there is always one at the end, and where SIGTERM or SIGINT stops the run."""
+    keep_checkpoints: int = 3
+    """How many of the newest checkpoints stay, beside the best."""
+    checkpoint_envs: bool = True
+    """Whether the newest checkpoints hold the environments too, so that a resumed run goes on as if never stopped."""
+    stop_at_return: float | None = None
+    """End the run once an iteration's mean return is at least this."""
+    collective_timeout: float = 600.0
+    """Seconds that ranks wait for one another before they give up."""
+    compile: bool = False
+    """Compile the network and the loss with torch.compile; needs a C++ compiler on the CPU, and a minute."""
+    cuda_graphs: bool = False
+    """With compile: record CUDA graphs of both (torch.compile's mode "reduce-overhead")."""
     torch_threads: int = 1
     """Threads of torch on the CPU. Small networks gain little from more, and lose much where a core is not free."""
-    env: tuple[str, ...] = ()
-    """Arguments of the environment, NAME=VALUE each; values are read as JSON, or else as text."""
+    env: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """An argument of the environment, NAME=VALUE, as often as needed; values are read as JSON, or else as text."""
     ppo: PPOConfig = PPOConfig()
     """The learner."""
 
     def __post_init__(self) -> None:
         _require(self.num_envs >= 1, "num_envs", self.num_envs, "at least 1")
+        per_rank = self.num_envs_per_rank
+        _require(per_rank is None or per_rank >= 1, "num_envs_per_rank", per_rank, "at least 1")
+        _require(self.keep_checkpoints >= 1, "keep_checkpoints", self.keep_checkpoints, "at least 1")
+        _require(self.collective_timeout > 0, "collective_timeout", self.collective_timeout, "above 0")
+        _require(not self.cuda_graphs or self.compile, "cuda_graphs", self.cuda_graphs, "used with compile")
         _require(self.iterations >= 1, "iterations", self.iterations, "at least 1")
         _require(self.seed >= 0, "seed", self.seed, "0 or more")
         _require(self.torch_threads >= 1, "torch_threads", self.torch_threads, "at least 1")
@@ -131,6 +152,32 @@ class TrainConfig:
             except json.JSONDecodeError:
                 kwargs[name] = value
         return kwargs
+
+    def pinned(self, job: Job) -> TrainConfig:
+        """Pins this process to its rank's share of the devices; the settings with their names in this process.
+
+        Raises:
+            DeviceNotFoundError, DevicePinningError, ValueError: See :meth:`genesis_vec.training.job.Job.pin`.
+        """
+        device, devices = job.pin(self.device, self.devices)
+        return dataclasses.replace(self, device=device, devices=devices)
+
+    def for_ranks(self, job: Job) -> TrainConfig:
+        """The settings with what follows from the number of ranks.
+
+        Raises:
+            ValueError: If they do not suit it.
+        """
+        num_envs = self.num_envs if self.num_envs_per_rank is None else self.num_envs_per_rank * job.size
+        # A scene of one environment computes other bits than larger ones.
+        _require(job.size == 1 or num_envs >= 2 * job.size, "num_envs", num_envs, f"2 for each of {job.size} ranks")
+        _require(
+            job.max_restarts == 0 or self.run_dir is not None,
+            "run_dir",
+            self.run_dir,
+            "given with torchrun's --max-restarts, where the ranks find their checkpoints again",
+        )
+        return dataclasses.replace(self, num_envs=num_envs, num_envs_per_rank=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they go into config.json and checkpoints."""

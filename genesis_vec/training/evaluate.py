@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from gymnasium.vector import VectorEnv
 
+from genesis_vec.training.distributed import World
 from genesis_vec.training.ppo import episode_metrics
 
 
@@ -43,6 +44,7 @@ def evaluate(
     seed: int,
     max_steps: int = 10_000,
     on_step: Callable[[], None] | None = None,
+    world: World | None = None,
 ) -> Evaluation:
     """Runs a policy until every environment has finished its share of the episodes.
 
@@ -55,6 +57,7 @@ def evaluate(
         seed: Seed of the environments.
         max_steps: Bound on the steps, for tasks without a time limit.
         on_step: Called after each reset or step, for a video for instance.
+        world: The learners, each with environments of its own, over all of whose episodes the means are taken.
 
     Raises:
         RuntimeError: If some environment has not finished its episodes within max_steps: a mean over the others would
@@ -81,7 +84,9 @@ def evaluate(
             f"{int((done < share).sum())} environments have not finished their episodes within {max_steps} steps; give "
             "the environment a max_episode_steps"
         )
-    values = {name: torch.cat(parts) for name, parts in kept.items()}
+    own = {name: torch.cat(parts).cpu() for name, parts in kept.items()}
+    every = (world or World()).gather_values(own)
+    values = {name: torch.cat([parts[name] for parts in every]) for name in own}
     returns, lengths = values.pop("return"), values.pop("length")
     return Evaluation(
         episodes=len(returns),

@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from genesis_vec.errors import StateUnavailableError
 from genesis_vec.moments import RunningMoments, batch_moments
 from genesis_vec.streams import EnvStreams
 from genesis_vec.training.config import PPOConfig
@@ -25,25 +26,37 @@ _LEARNING_RATE_RANGE = (1e-5, 3e-3)
 class PPO:
     """A learner with its environment.
 
-    Exploration noise and the order of minibatches come from per-environment streams, so that they depend on the seed
-    and an environment's index alone.
+    Exploration noise and the order of minibatches come from per-environment streams, so that they depend on the seed,
+    the iteration and an environment's global index alone. All that is averaged is averaged over the environments of
+    all learners, so that their number changes nothing but the order of sums.
 
     Args:
         env: Any vector environment of the package's contract, in SAME_STEP mode, with vector observations and actions.
         config: Settings.
         seed: Seed of environments, network, noise and order.
         world: The learners of this run.
+        first_env_index: Global index of the environment's first row; the rows of all ranks together count through.
+        compile_mode: The mode in which ``torch.compile`` compiles network and loss, None for neither.
 
     Attributes:
         policy: The network.
         iteration: Iterations done.
-        env_steps: Environment steps done, over all environments.
+        env_steps: Environment steps done, over all environments of all learners.
+        is_updating: Whether an update is under way, in which what is learnt is not the last iteration's any longer.
 
     Raises:
         ValueError: If the environment's mode or spaces do not fit.
     """
 
-    def __init__(self, env: VectorEnv, config: PPOConfig, seed: int, world: World | None = None) -> None:
+    def __init__(
+        self,
+        env: VectorEnv,
+        config: PPOConfig,
+        seed: int,
+        world: World | None = None,
+        first_env_index: int = 0,
+        compile_mode: str | None = None,
+    ) -> None:
         mode = env.metadata.get("autoreset_mode")
         if mode is not AutoresetMode.SAME_STEP:
             raise ValueError(
@@ -65,20 +78,31 @@ class PPO:
             self.policy.parameters(), lr=torch.tensor(config.learning_rate, device=self.device), fused=True
         )
         self.learning_rate: torch.Tensor = self.optimizer.param_groups[0]["lr"]
+        self._losses = _losses
+        if compile_mode is not None:
+            # In place, so that the names of its parameters stay.
+            self.policy.compile(mode=compile_mode)
+            self._losses = torch.compile(_losses, mode=compile_mode)
+        self._averaging_policy = self.world.wrap(self.policy)
         self.observation_moments = RunningMoments((observation_size,), self.device)
         self.return_moments = RunningMoments((), self.device)
         self._running_returns = torch.zeros(num_envs, device=self.device)
         self._rollout = Rollout(config.rollout_steps, num_envs, observation_size, action_size, self.device)
-        everyone = torch.ones(num_envs, dtype=torch.bool, device=self.device)
-        self._noise_streams = EnvStreams(num_envs, self.device)
-        self._order_streams = EnvStreams(num_envs, self.device)
-        for streams, offset in ((self._noise_streams, _NOISE_SEED), (self._order_streams, _ORDER_SEED)):
-            streams.seed(seed + offset)
-            streams.begin_episode(everyone)
+        self._noise_streams = EnvStreams(num_envs, self.device, first_env_index)
+        self._order_streams = EnvStreams(num_envs, self.device, first_env_index)
+        self._noise_streams.seed(seed + _NOISE_SEED)
+        self._order_streams.seed(seed + _ORDER_SEED)
+        counts = self.world.gather(torch.tensor(float(num_envs), device=self.device))
+        self._total_envs = int(counts.sum())
+        # Each learner's share of the environments. It makes an average of averages the average over all.
+        self._shares = counts / counts.sum()
+        # DistributedDataParallel averages as if all learners had as many.
+        self._loss_weight = num_envs * self.world.size / self._total_envs
         self._env_numbers = torch.arange(num_envs, device=self.device)
         self._observations: torch.Tensor | None = None
         self.iteration = 0
         self.env_steps = 0
+        self.is_updating = False
 
     def iterate(self) -> dict[str, float]:
         """One iteration: a rollout and an update.
@@ -90,11 +114,16 @@ class PPO:
         if self._observations is None:
             # The iteration is part of the seed, so that a resumed run does not replay its first episodes.
             self._observations, _ = self.env.reset(seed=self.seed + (self.iteration << 20))
+        # An iteration is an episode of these streams: a resumed run needs nothing but its number.
+        self._noise_streams.begin_all(self.iteration)
+        self._order_streams.begin_all(self.iteration)
         episode_sums = self._collect()
+        self.is_updating = True
         losses = self._update()
+        self.is_updating = False
         self.iteration += 1
-        self.env_steps += self._rollout.rewards.numel()
-        return {**_episode_means(episode_sums), **losses}
+        self.env_steps += self.config.rollout_steps * self._total_envs
+        return {**self._episode_means(episode_sums), **losses}
 
     # --------------------------------------------------------------------------------------------------- collection
 
@@ -144,7 +173,7 @@ class PPO:
             self._merge(self.observation_moments, rollout.observations.flatten(0, 1))
             self.policy.set_normalization(self.observation_moments)
         names = ("policy_loss", "value_loss", "entropy", "kl")
-        means = torch.stack(figures).mean(dim=0)
+        means = self._pooled(torch.stack(figures).mean(dim=0))
         extra = torch.stack([self.learning_rate, self.policy.std.detach().mean()])
         # The one place in an iteration where the host waits for the device.
         return dict(zip((*names, "learning_rate", "std"), torch.cat([means, extra]).tolist(), strict=True))
@@ -196,27 +225,15 @@ class PPO:
     def _step(self, batch: dict[str, torch.Tensor], old_std: torch.Tensor) -> torch.Tensor:
         """One gradient step; returns policy loss, value loss, entropy and divergence, (4,)."""
         config = self.config
-        mean, std, value = self.policy(batch["observations"])
-        # The clipped surrogate objective: equation 7 of arXiv:1707.06347.
-        ratio = (log_probability(batch["actions"], mean, std) - batch["log_probabilities"]).exp()
-        clipped_ratio = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
-        policy_loss = -torch.minimum(ratio * batch["advantages"], clipped_ratio * batch["advantages"]).mean()
-        value_loss = (value - batch["returns"]).square()
-        if config.clip_value:
-            near = batch["values"] + (value - batch["values"]).clamp(-config.clip, config.clip)
-            value_loss = torch.maximum(value_loss, (near - batch["returns"]).square())
-        value_loss = 0.5 * value_loss.mean()
-        policy_entropy = entropy(std)
-        loss = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * policy_entropy
+        mean, std, value = self._averaging_policy(batch["observations"])
+        loss, *figures = self._losses(batch, mean, std, value, old_std, config)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        (loss * self._loss_weight).backward()
         torch.nn.utils.clip_grad_norm_(self.policy.parameters(), config.max_grad_norm)
-        with torch.no_grad():
-            kl = self.world.gather(kl_divergence(batch["means"], old_std, mean, std).mean()).mean()
-            if config.schedule == "adaptive":
-                self._adapt_learning_rate(kl)
+        if config.schedule == "adaptive":
+            self._adapt_learning_rate(self._pooled(figures[-1]))
         self.optimizer.step()
-        return torch.stack([policy_loss.detach(), value_loss.detach(), policy_entropy.detach(), kl])
+        return torch.stack(figures)
 
     def _adapt_learning_rate(self, kl: torch.Tensor) -> None:
         # On the device: reading the divergence would make the host wait in every gradient step.
@@ -226,21 +243,31 @@ class PPO:
 
     def _merge(self, moments: RunningMoments, values: torch.Tensor) -> None:
         """Adds all learners' values, by their counts."""
-        pooled = [self.world.gather(part) for part in batch_moments(values)]
-        for count, mean, m2 in zip(*pooled, strict=True):
-            moments.merge(count, mean, m2)
+        count, mean, m2 = batch_moments(values)
+        for parts in self.world.gather(torch.cat([count.reshape(1), mean.reshape(-1), m2.reshape(-1)])):
+            mean, m2 = parts[1:].reshape(2, *mean.shape)
+            moments.merge(parts[0], mean, m2)
+
+    def _pooled(self, mean: torch.Tensor) -> torch.Tensor:
+        """The mean over all learners' environments, of each learner's own."""
+        parts = self.world.gather(mean)
+        return (parts * self._shares.reshape(-1, *[1] * mean.dim())).sum(dim=0)
+
+    def _episode_means(self, sums: dict[str, torch.Tensor]) -> dict[str, float]:
+        totals = self.world.gather(torch.stack(list(sums.values()))).sum(dim=0)
+        values = dict(zip(sums, totals.tolist(), strict=True))
+        count = values.pop("count")
+        return {"episodes": count, **({name: value / count for name, value in values.items()} if count else {})}
 
     # -------------------------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything about the learner, of plain values and tensors; of the environment nothing."""
+        """What all learners share, of plain values and tensors."""
         return {
             "policy": self.policy.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "observation_moments": self.observation_moments.state_dict(),
             "return_moments": self.return_moments.state_dict(),
-            "noise_streams": self._noise_streams.state_dict(),
-            "order_streams": self._order_streams.state_dict(),
             "iteration": self.iteration,
             "env_steps": self.env_steps,
         }
@@ -254,11 +281,40 @@ class PPO:
         self.optimizer.param_groups[0]["lr"] = self.learning_rate
         self.observation_moments.load_state_dict(state["observation_moments"])
         self.return_moments.load_state_dict(state["return_moments"])
-        self._noise_streams.load_state_dict(state["noise_streams"])
-        self._order_streams.load_state_dict(state["order_streams"])
         self.iteration = state["iteration"]
         self.env_steps = state["env_steps"]
         self._observations = None
+        self._running_returns.zero_()
+
+    def own_state_dict(self) -> dict[str, Any] | None:
+        """What this learner has for itself: its environments, and what it keeps for each of them.
+
+        Returns:
+            Plain values and tensors, None before the first iteration.
+
+        Raises:
+            StateUnavailableError: If the environments cannot give their state.
+        """
+        if self._observations is None:
+            return None
+        unwrapped: Any = self.env.unwrapped
+        if not hasattr(unwrapped, "state_dict"):
+            raise StateUnavailableError(f"{type(unwrapped).__name__} has no state_dict()")
+        return {
+            "observations": self._observations.clone(),
+            "running_returns": self._running_returns.clone(),
+            "env": unwrapped.state_dict(),
+        }
+
+    def load_own_state_dict(self, state: dict[str, Any]) -> None:
+        """Puts back what :meth:`own_state_dict` gave, after :meth:`load_state_dict`.
+
+        Raises:
+            StateMismatchError: If it is of other environments; then they start new episodes.
+        """
+        self.env.unwrapped.load_state_dict(state["env"])  # type: ignore[attr-defined]
+        self._observations = state["observations"].to(self.device)
+        self._running_returns = state["running_returns"].to(self.device)
 
 
 def _vector_size(name: str, space: spaces.Space[Any]) -> int:
@@ -285,7 +341,26 @@ def _add_episodes(sums: dict[str, torch.Tensor], info: dict[str, Any]) -> None:
         sums[name] = sums[name] + total if name in sums else total
 
 
-def _episode_means(sums: dict[str, torch.Tensor]) -> dict[str, float]:
-    values = dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True))
-    count = values.pop("count")
-    return {"episodes": count, **({name: value / count for name, value in values.items()} if count else {})}
+def _losses(
+    batch: dict[str, torch.Tensor],
+    mean: torch.Tensor,
+    std: torch.Tensor,
+    value: torch.Tensor,
+    old_std: torch.Tensor,
+    config: PPOConfig,
+) -> tuple[torch.Tensor, ...]:
+    """The loss to descend; for the log policy loss, value loss, entropy and divergence from the old policy. All ()."""
+    # The clipped surrogate objective: equation 7 of arXiv:1707.06347.
+    ratio = (log_probability(batch["actions"], mean, std) - batch["log_probabilities"]).exp()
+    clipped_ratio = ratio.clamp(1.0 - config.clip, 1.0 + config.clip)
+    policy_loss = -torch.minimum(ratio * batch["advantages"], clipped_ratio * batch["advantages"]).mean()
+    value_loss = (value - batch["returns"]).square()
+    if config.clip_value:
+        near = batch["values"] + (value - batch["values"]).clamp(-config.clip, config.clip)
+        value_loss = torch.maximum(value_loss, (near - batch["returns"]).square())
+    value_loss = 0.5 * value_loss.mean()
+    policy_entropy = entropy(std)
+    loss = policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * policy_entropy
+    with torch.no_grad():
+        kl = kl_divergence(batch["means"], old_std, mean, std).mean()
+    return loss, policy_loss.detach(), value_loss.detach(), policy_entropy.detach(), kl

@@ -1,11 +1,13 @@
-"""A training run from its settings to its files."""
+"""A training run from its settings to its files, on one rank or many."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 import warnings
 from pathlib import Path
+from signal import SIGINT, Signals
 from typing import Any
 
 import gymnasium
@@ -15,13 +17,17 @@ from gymnasium.vector import VectorEnv
 from rich.console import Console
 
 import genesis_vec  # noqa: F401 - registers the ids
-from genesis_vec.errors import CheckpointError
-from genesis_vec.training.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from genesis_vec.batches import split_evenly
+from genesis_vec.errors import CheckpointError, RendezvousError, StateMismatchError, StateUnavailableError
+from genesis_vec.training.checkpoint import Checkpoints, newest_checkpoint, save_checkpoint
 from genesis_vec.training.config import PPOConfig, TrainConfig
+from genesis_vec.training.distributed import World
 from genesis_vec.training.evaluate import Evaluation, evaluate
+from genesis_vec.training.job import Job
 from genesis_vec.training.log import RunLog
 from genesis_vec.training.model import ActorCritic
 from genesis_vec.training.ppo import PPO
+from genesis_vec.training.stop import StopRequest
 from genesis_vec.wrappers import FlattenObservation
 
 # Evaluations use other episodes than training.
@@ -30,7 +36,7 @@ _EVALUATION_SEED = 1 << 50
 
 @dataclasses.dataclass(frozen=True)
 class RunResult:
-    """What a run came to.
+    """What a run came to; the same on every rank.
 
     Attributes:
         run_dir: The run's folder.
@@ -45,56 +51,38 @@ class RunResult:
     after: Evaluation | None
 
 
-def train(config: TrainConfig, console: Console | None = None) -> RunResult:
+def train(config: TrainConfig, console: Console | None = None, job: Job | None = None) -> RunResult:
     """Runs training from its settings, and says where its results are.
+
+    Under torchrun every rank calls it. Rank 0 writes the run's files and shows its progress.
 
     Args:
         config: The settings.
-        console: Where progress goes, standard output by default.
+        console: Where rank 0's progress goes, standard output by default.
+        job: This process's place among the ranks, where it has been pinned to its device already; by default it is
+            read from the environment, and the process pinned.
 
     Raises:
         CheckpointError: If run_dir holds another run already, or its checkpoint does not fit.
-        KeyboardInterrupt: After an interrupt, once the work done is saved.
+        RendezvousError: If the ranks do not find one another, were started with different settings, or one fails.
+        KeyboardInterrupt: After an interrupt, once the iteration is finished and the work done is saved.
+        SystemExit: Likewise after SIGTERM, with its exit code.
     """
-    console = console or Console(highlight=False, soft_wrap=True)
-    run_dir = config.run_dir or _new_run_dir(config.env_id)
-    state = _earlier_state(config, run_dir)
-    (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-    env = make_env(config.env_id, config.num_envs, config.env_kwargs())
+    if job is None:
+        job = Job.from_environment()
+        config = config.pinned(job)
+    if console is None:
+        console = Console(highlight=False, soft_wrap=True)
+    if job.rank > 0:
+        console = Console(quiet=True)
+    config = config.for_ranks(job)
     threads_before = torch.get_num_threads()
+    torch.set_num_threads(config.torch_threads)
     try:
-        torch.set_num_threads(config.torch_threads)
-        learner = PPO(env, config.ppo, config.seed)
-        if state is not None:
-            learner.load_state_dict(state)
-            console.print(f"going on from iteration {learner.iteration}; the environments start new episodes")
-        device = _device_in_words(env, learner.device)
-        console.print(f"{config.env_id}: {config.num_envs} environments on {device}")
-        before = _evaluate(env, learner.policy) if state is None else None
-        if before is not None:
-            console.print(f"untrained: {before}")
-        log = RunLog(run_dir, config.to_dict(), device, config.iterations, learner.iteration, console)
-        try:
-            _iterate(config, learner, log, run_dir)
-        finally:
-            # Also after an interrupt or an error: what was learnt until then is kept.
-            _save(newest_checkpoint(run_dir), config, learner)
-            curves = log.draw()
-            log.close()
-            console.print(f"curves      {curves}")
-            console.print(f"progress    {run_dir / 'progress.csv'}")
-            console.print(f"checkpoint  {newest_checkpoint(run_dir)}")
-        after = _evaluate(env, learner.policy)
+        with World(job, _learner_device(config), config.collective_timeout) as world:
+            return _Run(config, job, world, console).train()
     finally:
-        env.close()
         torch.set_num_threads(threads_before)
-    if before is not None and after is not None:
-        console.print(f"untrained   {before}")
-        console.print(f"trained     {after}")
-        console.print(f"improvement {after.mean_return - before.mean_return:+.2f} in mean return")
-    elif after is not None:
-        console.print(f"trained     {after}")
-    return RunResult(run_dir, newest_checkpoint(run_dir), before, after)
 
 
 def make_env(env_id: str, num_envs: int, env_kwargs: dict[str, Any]) -> VectorEnv:
@@ -127,52 +115,194 @@ def load_policy(state: dict[str, Any], env: VectorEnv) -> ActorCritic:
     return policy.to(env.unwrapped.device).eval()  # type: ignore[attr-defined]
 
 
-def _iterate(config: TrainConfig, learner: PPO, log: RunLog, run_dir: Path) -> None:
-    best_path = run_dir / "checkpoints" / "best.pt"
-    best = load_checkpoint(best_path)["mean_return"] if best_path.is_file() else float("-inf")
-    while learner.iteration < config.iterations:
-        figures = learner.iterate()
-        log.iteration(learner.iteration, learner.env_steps, figures)
-        if learner.iteration % config.checkpoint_every == 0:
-            _save(newest_checkpoint(run_dir), config, learner)
-            if figures.get("mean_return", best) > best:
-                best = figures["mean_return"]
-                _save(best_path, config, learner, mean_return=best)
+class _Run:
+    """One rank's part of a run."""
+
+    def __init__(self, config: TrainConfig, job: Job, world: World, console: Console) -> None:
+        self._config = config
+        self._world = world
+        self._console = console
+        self._stop = StopRequest()
+        _check_same_settings(world.gather_values(config.to_dict()))
+        is_restarted = job.restart > 0
+        self._run_dir: Path = world.from_first(config.run_dir or _new_run_dir(config.env_id))
+        holds_run = newest_checkpoint(self._run_dir) is not None or (self._run_dir / "config.json").exists()
+        if world.from_first(holds_run) and not config.resume and not is_restarted:
+            raise CheckpointError(
+                f"{self._run_dir} holds a run already: give another run_dir, or resume to go on with it"
+            )
+        self._checkpoints = Checkpoints(self._run_dir, world, config.keep_checkpoints)
+        self._state = self._checkpoints.load_shared() if config.resume or is_restarted else None
+        if self._state is not None:
+            _check_same_run(self._state["config"], config, self._run_dir)
+        self._best = float("-inf") if self._state is None else self._state["best_mean_return"]
+        self._saved_iteration = 0 if self._state is None else self._state["iteration"]
+
+    def train(self) -> RunResult:
+        config, world = self._config, self._world
+        first_row, count = split_evenly(0, config.num_envs, world.size)[world.rank]
+        env, error = None, None
+        try:
+            env = make_env(config.env_id, count, {**config.env_kwargs(), "first_env_index": first_row})
+        except Exception as caught:
+            error = caught
+        try:
+            # A rank that fails to build must not leave the others waiting for it in the first update.
+            world.agree(error, "making its environments")
+            assert env is not None
+            with self._stop.listen():
+                return self._train(env, first_row)
+        finally:
+            if env is not None:
+                env.close()
+
+    def _train(self, env: VectorEnv, first_row: int) -> RunResult:
+        config, world, console = self._config, self._world, self._console
+        compile_mode = ("reduce-overhead" if config.cuda_graphs else "default") if config.compile else None
+        learner = PPO(env, config.ppo, config.seed, world, first_row, compile_mode)
+        device = _device_in_words(env, learner.device)
+        ranks = f", shared by {world.size} ranks" if world.size > 1 else ""
+        console.print(f"{config.env_id}: {config.num_envs} environments on {device}{ranks}")
+        before = None
+        if self._state is not None:
+            self._resume(learner, self._state)
+        else:
+            before = self._evaluate(env, learner.policy)
+        if before is not None:
+            console.print(f"untrained: {before}")
+        log = None
+        if world.rank == 0:
+            log = RunLog(self._run_dir, config.to_dict(), device, config.iterations, learner.iteration, console)
+        stopped_by = 0
+        try:
+            stopped_by = self._iterate(learner, log)
+        except BaseException:
+            self._rescue(learner)
+            raise
+        finally:
+            if log is not None:
+                curves = log.draw()
+                log.close()
+                console.print(f"curves      {curves}")
+                console.print(f"progress    {self._run_dir / 'progress.csv'}")
+                console.print(f"checkpoint  {newest_checkpoint(self._run_dir) or 'none'}")
+        if stopped_by:
+            console.print(f"stopped by {Signals(stopped_by).name} after iteration {learner.iteration}")
+            # As a shell tells the end by a signal.
+            raise KeyboardInterrupt if stopped_by == SIGINT else SystemExit(128 + stopped_by)
+        after = self._evaluate(env, learner.policy)
+        if before is not None and after is not None:
+            console.print(f"untrained   {before}")
+            console.print(f"trained     {after}")
+            console.print(f"improvement {after.mean_return - before.mean_return:+.2f} in mean return")
+        elif after is not None:
+            console.print(f"trained     {after}")
+        return RunResult(self._run_dir, world.from_first(newest_checkpoint(self._run_dir)), before, after)
+
+    def _iterate(self, learner: PPO, log: RunLog | None) -> int:
+        """Trains to the end, or until some rank is told to stop; the number of that signal, 0 for none."""
+        config = self._config
+        while learner.iteration < config.iterations:
+            figures = learner.iterate()
+            if log is not None:
+                log.iteration(learner.iteration, learner.env_steps, figures)
+            mean_return = figures.get("mean_return", float("-inf"))
+            is_good_enough = config.stop_at_return is not None and mean_return >= config.stop_at_return
+            signals = self._world.gather(torch.tensor(self._stop.signal or 0))
+            stopped_by = int(signals.max())
+            is_last = learner.iteration == config.iterations or is_good_enough or stopped_by > 0
+            if is_last or learner.iteration % config.checkpoint_every == 0:
+                self._save(learner, mean_return)
+            if is_last:
+                return stopped_by
+        return 0
+
+    def _save(self, learner: PPO, mean_return: float) -> None:
+        is_best = mean_return > self._best
+        self._best = max(self._best, mean_return)
+        shared = {
+            "config": self._config.to_dict(),
+            "world_size": self._world.size,
+            "mean_return": mean_return,
+            "best_mean_return": self._best,
+            **learner.state_dict(),
+        }
+        own = None
+        if self._config.checkpoint_envs:
+            with contextlib.suppress(StateUnavailableError):  # the resumed run says that its environments are new
+                own = learner.own_state_dict()
+        self._checkpoints.save(learner.iteration, shared, own)
+        if is_best and self._world.rank == 0:
+            save_checkpoint(self._run_dir / "checkpoints" / "best.pt", shared)
+        self._saved_iteration = learner.iteration
+
+    def _rescue(self, learner: PPO) -> None:
+        """Keeps what was learnt until an error, for a resumed run that starts new episodes.
+
+        Not with several ranks: of those, torchrun starts all anew from the last whole checkpoint. And not in the midst
+        of an update.
+        """
+        if self._world.size == 1 and not learner.is_updating and learner.iteration > self._saved_iteration:
+            shared = {"config": self._config.to_dict(), "world_size": 1, "best_mean_return": self._best}
+            self._checkpoints.save(learner.iteration, {**shared, **learner.state_dict()}, None)
+
+    def _resume(self, learner: PPO, state: dict[str, Any]) -> None:
+        learner.load_state_dict(state)
+        own, error = None, None
+        if state["world_size"] == self._world.size:
+            own = self._checkpoints.load_own(state["iteration"])
+            reason = "the checkpoint is without them"
+        else:
+            reason = f"the checkpoint is of {state['world_size']} ranks"
+        if own is not None:
+            try:
+                learner.load_own_state_dict(own)
+            except (StateMismatchError, StateUnavailableError) as caught:
+                error = str(caught)
+        errors = [text for text in self._world.gather_values(error) if text is not None]
+        if errors:
+            learner.load_state_dict(state)
+            reason = errors[0]
+        where = "where it stopped" if own is not None and not errors else f"with new episodes, as {reason}"
+        self._console.print(f"going on from iteration {learner.iteration}, {where}")
+
+    def _evaluate(self, env: VectorEnv, policy: ActorCritic) -> Evaluation | None:
+        if env.unwrapped.max_episode_steps is None:  # type: ignore[attr-defined]
+            return None
+        return evaluate(env, policy.act, env.num_envs, _EVALUATION_SEED, world=self._world)
 
 
-def _save(path: Path, config: TrainConfig, learner: PPO, **figures: float) -> None:
-    save_checkpoint(path, {"config": config.to_dict(), **figures, **learner.state_dict()})
+def _check_same_settings(settings: list[dict[str, Any]]) -> None:
+    """Whether all ranks were started to do the same, but for their devices."""
+    for rank, other in enumerate(settings):
+        for name, value in other.items():
+            if name not in ("device", "devices", "torch_threads") and value != settings[0][name]:
+                raise RendezvousError(
+                    f"rank {rank} was started with {name}={value!r} and rank 0 with {settings[0][name]!r}: give all "
+                    "nodes the same command"
+                )
 
 
-def _evaluate(env: VectorEnv, policy: ActorCritic) -> Evaluation | None:
-    if env.unwrapped.max_episode_steps is None:  # type: ignore[attr-defined]
-        return None
-    return evaluate(env, policy.act, env.num_envs, _EVALUATION_SEED)
-
-
-def _earlier_state(config: TrainConfig, run_dir: Path) -> dict[str, Any] | None:
-    """The state to go on from, None to start."""
-    exists = newest_checkpoint(run_dir).is_file()
-    if not config.resume:
-        if exists or (run_dir / "config.json").exists():
-            raise CheckpointError(f"{run_dir} holds a run already: give another run_dir, or resume to go on with it")
-        return None
-    if not exists:
-        return None
-    state = load_checkpoint(run_dir)
-    earlier, now = (
-        {**values, "env_id": values["env_id"].rpartition(":")[2]} for values in (state["config"], config.to_dict())
-    )
+def _check_same_run(earlier: dict[str, Any], config: TrainConfig, run_dir: Path) -> None:
+    earlier, now = ({**values, "env_id": values["env_id"].rpartition(":")[2]} for values in (earlier, config.to_dict()))
     for name in ("env_id", "env", "num_envs", "seed", "ppo"):
         if earlier[name] != now[name]:
             raise CheckpointError(f"{run_dir} was run with {name}={earlier[name]!r}, not {now[name]!r}")
-    return state
 
 
 def _new_run_dir(env_id: str) -> Path:
     name = f"{env_id.rpartition(':')[2].replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     candidates = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 1000))
     return next(path for path in candidates if not path.exists())
+
+
+def _learner_device(config: TrainConfig) -> torch.device:
+    """The kind of device that the learner's tensors will be on."""
+    name = config.device
+    if name == "auto":
+        on_gpu = torch.cuda.is_available() if config.devices is None else config.devices.startswith("cuda")
+        name = "cuda" if on_gpu else "cpu"
+    return torch.device("cuda:0" if name.startswith("cuda") else "cpu")
 
 
 def _device_in_words(env: VectorEnv, device: torch.device) -> str:

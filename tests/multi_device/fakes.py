@@ -31,6 +31,10 @@ class PartOfCounterEnv(CounterEnv):
             seed = seed % (1 << 31) + self.first_env_index
         return super().reset(seed=seed, options=options)
 
+    def echo(self, text: str) -> str:
+        """What was sent."""
+        return text
+
     def report(self) -> dict[str, Any]:
         """What the worker process is like."""
         names = ("CUDA_VISIBLE_DEVICES", "QD_VISIBLE_DEVICE", "EGL_DEVICE_ID")

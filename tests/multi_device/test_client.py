@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -16,7 +18,13 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from genesis_vec import MultiDeviceVectorEnv, check_vector_env
-from genesis_vec.errors import ClosedEnvironmentError, DeviceNotFoundError, GenesisVecError, WorkerError
+from genesis_vec.errors import (
+    ClosedEnvironmentError,
+    DeviceNotFoundError,
+    GenesisVecError,
+    StateUnavailableError,
+    WorkerError,
+)
 from genesis_vec.wrappers import NormalizeObservation, RecordEpisodeStatistics
 from tests.fakes import CounterEnv
 from tests.multi_device.fakes import PartOfCounterEnv, actions, same_step
@@ -68,8 +76,8 @@ def test_b10_what_was_given_never_changes():
     for _ in range(5):
         env.step(actions(7))
     env.reset()
-    for leaf, copy in zip(kept[:4], copies, strict=True):
-        assert torch.equal(leaf, copy)
+    for leaf, copied in zip(kept[:4], copies, strict=True):
+        assert torch.equal(leaf, copied)
     env.close()
 
 
@@ -202,6 +210,27 @@ def test_methods_of_every_scene_can_be_called():
     assert env.call("first_env_index") == (0, 2, 4, 6)
     with pytest.raises(WorkerError, match="no_such_thing"):
         env.call("no_such_thing")
+    assert env.step(actions(8))[1].tolist() == [1.0] * 8, "a wrong name harms nothing"
+
+
+def test_a_message_larger_than_a_connection_holds_arrives():
+    env = make(num_envs=6000)
+    seeds = [1 << 60] * 6000
+    env.reset(seed=seeds)  # some 70 KB for each worker
+    assert env.step(actions(6000))[1].tolist() == [1.0] * 6000
+    answer = env.call("echo", "x" * 1_000_000)
+    assert [len(text) for text in answer] == [1_000_000] * len(answer)
+
+
+def test_an_environment_of_a_function_s_making_has_no_state_and_none_can_be_copied():
+    env = make(num_envs=4)
+    env.reset(seed=0)
+    with pytest.raises(StateUnavailableError, match="a function makes cannot save or restore"):
+        env.state_dict()
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            copied(env)
+    assert env.step(actions(4))[1].tolist() == [1.0] * 4
 
 
 def test_settings_out_of_range_are_refused_at_once():
@@ -209,6 +238,8 @@ def test_settings_out_of_range_are_refused_at_once():
         ("envs_per_scene", 1),
         ("envs_per_scene", 2.5),
         ("timeout", 0),
+        ("timeout", "60"),
+        ("timeout", True),
         ("start_timeout", -1),
         ("on_worker_failure", "pray"),
         ("max_restarts", -1),

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from genesis_vec.errors import CheckpointError
-from genesis_vec.training.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from genesis_vec.training.checkpoint import Checkpoints, load_checkpoint, newest_checkpoint, save_checkpoint
+from genesis_vec.training.distributed import World
 
 
 def test_what_is_saved_comes_back_by_safe_loading(tmp_path: Path):
@@ -21,11 +22,40 @@ def test_what_is_saved_comes_back_by_safe_loading(tmp_path: Path):
     assert torch.load(path, weights_only=True)["iteration"] == 4
 
 
-def test_a_run_s_folder_stands_for_its_newest_checkpoint(tmp_path: Path):
-    newest_checkpoint(tmp_path).parent.mkdir()
-    save_checkpoint(newest_checkpoint(tmp_path), {"iteration": 9})
-    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoints" / "last.pt"
-    assert load_checkpoint(tmp_path)["iteration"] == 9
+def test_a_run_s_folder_stands_for_its_newest_checkpoint_and_the_newest_few_stay(tmp_path: Path):
+    assert newest_checkpoint(tmp_path) is None
+    with pytest.raises(CheckpointError, match="there is no checkpoint in"):
+        load_checkpoint(tmp_path)
+    checkpoints = Checkpoints(tmp_path, World(), keep=3)
+    for iteration in (2, 9, 10, 100):
+        checkpoints.save(iteration, {"iteration": iteration}, {"env": iteration} if iteration != 100 else None)
+    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoints" / "iteration-000100.pt"
+    assert load_checkpoint(tmp_path)["iteration"] == 100
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "iteration-000009.pt", "iteration-000009.rank0of1.pt", "iteration-000010.pt", "iteration-000010.rank0of1.pt",
+        "iteration-000100.pt",
+    ]  # fmt: skip
+    own = checkpoints.load_own(10)
+    assert own is not None and own["env"] == 10
+    assert checkpoints.load_own(100) is None
+
+
+def test_what_a_killed_process_left_half_written_is_cleared_away_and_not_taken_for_a_checkpoint(tmp_path: Path):
+    Checkpoints(tmp_path, World(), keep=3).save(1, {"iteration": 1}, None)
+    (tmp_path / "checkpoints" / ".iteration-000002.pt.4711.tmp").write_bytes(b"half")
+    assert load_checkpoint(tmp_path)["iteration"] == 1
+    Checkpoints(tmp_path, World(), keep=3)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["iteration-000001.pt"]
+
+
+def test_a_newest_checkpoint_that_is_damaged_is_told_with_what_to_do(tmp_path: Path):
+    checkpoints = Checkpoints(tmp_path, World(), keep=3)
+    checkpoints.save(1, {"iteration": 1}, None)
+    (tmp_path / "checkpoints" / "iteration-000001.pt").write_bytes(b"scratched")
+    with pytest.raises(
+        CheckpointError, match=r"(?s)not a readable checkpoint.* Delete it to go on from the one before"
+    ):
+        checkpoints.load_shared()
 
 
 def test_a_write_that_fails_leaves_the_old_checkpoint_and_no_debris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -57,5 +87,5 @@ def test_a_missing_damaged_or_foreign_file_is_told_apart_from_a_checkpoint(tmp_p
         load_checkpoint(text)
     foreign = tmp_path / "foreign.pt"
     torch.save({"weights": torch.zeros(1)}, foreign)
-    with pytest.raises(CheckpointError, match="is not a checkpoint of format 1"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint of format 2"):
         load_checkpoint(foreign)

@@ -6,9 +6,11 @@ import csv
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,16 +19,18 @@ from rich.console import Console
 from genesis_vec import cli
 from genesis_vec.errors import CheckpointError
 from genesis_vec.training import run as run_module
-from genesis_vec.training.checkpoint import load_checkpoint
+from genesis_vec.training.checkpoint import load_checkpoint, save_checkpoint
 from genesis_vec.training.config import PPOConfig, TrainConfig
+from genesis_vec.training.evaluate import evaluate
 from genesis_vec.training.play import play
 from genesis_vec.training.ppo import PPO
-from genesis_vec.training.run import train
+from genesis_vec.training.run import load_policy, train
+from tests.training.torchrun import iteration_of, same_training, wait_until
 
 SMALL = PPOConfig(rollout_steps=8, minibatches=2, epochs=1, hidden_sizes=(8,))
 
 
-def config(run_dir: Path, iterations: int = 3, **kwargs: object) -> TrainConfig:
+def config(run_dir: Path, iterations: int = 3, **kwargs: Any) -> TrainConfig:
     return TrainConfig(
         env_id="GenesisCartPole-v0", num_envs=16, iterations=iterations, device="cpu", run_dir=run_dir, ppo=SMALL,
         checkpoint_every=2, env=("max_episode_steps=6",), **kwargs,
@@ -66,7 +70,7 @@ def test_a_run_leaves_config_versions_progress_curves_events_and_checkpoints(fin
 
 def test_the_run_s_last_words_are_where_its_files_are_and_the_improvement(finished_run: tuple[Path, str]):
     run_dir, output = finished_run
-    for name in ("curves.png", "progress.csv", "checkpoints/last.pt"):
+    for name in ("curves.png", "progress.csv", "checkpoints/iteration-000003.pt"):
         assert str(run_dir / name) in output
     assert "untrained   mean return" in output
     assert "trained     mean return" in output
@@ -76,8 +80,8 @@ def test_the_run_s_last_words_are_where_its_files_are_and_the_improvement(finish
 def test_playing_a_checkpoint_reproduces_and_needs_nothing_of_the_training(finished_run: tuple[Path, str]):
     run_dir, _ = finished_run
     first = play(run_dir, episodes=10, device="cpu", console=silent())
-    again = play(run_dir / "checkpoints" / "last.pt", episodes=10, device="cpu", console=silent())
-    assert first == again
+    again = play(run_dir / "checkpoints" / "best.pt", episodes=10, device="cpu", console=silent())
+    assert first == again, "untrained enough for the best and the newest to last as long"
     assert (first.episodes, first.mean_length) == (10, 6.0)
 
 
@@ -121,6 +125,89 @@ def test_an_interrupt_keeps_what_was_learnt(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "run" / "curves.png").is_file()
 
 
+def resumed(run_dir: Path, iterations: int, **kwargs: Any) -> str:
+    """What a run says that goes on."""
+    console = silent()
+    train(config(run_dir, iterations, resume=True, **kwargs), console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("devices", [None, "cpu:2"])
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(devices: str | None, tmp_path: Path):
+    train(config(tmp_path / "whole", 8, devices=devices), silent())
+    train(config(tmp_path / "stopped", 5, devices=devices), silent())
+    assert "going on from iteration 5, where it stopped" in resumed(tmp_path / "stopped", 8, devices=devices)
+    assert same_training(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_without_its_environments_a_resumed_run_starts_new_episodes_and_says_so(tmp_path: Path):
+    train(config(tmp_path / "run", 2, checkpoint_envs=False), silent())
+    told = resumed(tmp_path / "run", 3)
+    assert "going on from iteration 2, with new episodes, as the checkpoint is without them" in told
+
+
+def test_other_scenes_than_the_checkpoint_s_start_new_episodes_and_say_so(tmp_path: Path):
+    train(config(tmp_path / "run", 2, devices="cpu:1"), silent())
+    told = resumed(tmp_path / "run", 3, devices="cpu:2")
+    assert "with new episodes, as the state is of scenes of [16] environments, these are of [8, 8]" in told
+
+
+def test_a_run_ends_once_it_is_good_enough(tmp_path: Path):
+    train(config(tmp_path / "run", 50, stop_at_return=5.0), silent())
+    assert load_checkpoint(tmp_path / "run")["iteration"] == 1
+    assert float(rows(tmp_path / "run")[-1]["mean_return"]) >= 5.0
+
+
+def test_a_terminated_run_finishes_its_iteration_saves_and_tells_the_signal(tmp_path: Path):
+    run_dir = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "genesis_vec.train", "GenesisCartPole-v0", "--num-envs", "4", "--iterations", "100000",
+         "--device", "cpu", "--run-dir", str(run_dir), "--checkpoint-every", "1"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_until(lambda: iteration_of(run_dir) >= 1, 60)
+    process.terminate()
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    state = load_checkpoint(run_dir)
+    assert f"stopped by SIGTERM after iteration {state['iteration']}" in output
+    assert rows(run_dir)[-1]["iteration"] == str(state["iteration"])
+    assert (run_dir / "curves.png").is_file()
+
+
+def test_a_policy_without_its_statistics_is_refused(tmp_path: Path, finished_run: tuple[Path, str]):
+    state = load_checkpoint(finished_run[0])
+    del state["policy"]["observation_mean"]
+    save_checkpoint(tmp_path / "old.pt", {name: value for name, value in state.items() if name != "format"})
+    with pytest.raises(CheckpointError, match="observation_mean"):
+        play(tmp_path / "old.pt", episodes=2, device="cpu", console=silent())
+
+
+def test_a_fresh_process_acts_as_the_learner_did_and_evaluation_leaves_the_statistics(
+    finished_run: tuple[Path, str], make_env: Any
+):
+    state = load_checkpoint(finished_run[0])
+    env = make_env(num_envs=4)
+    policy = load_policy(state, env)
+    count = state["observation_moments"]["count"].clone()
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    evaluate(env, policy.act, 4, seed=0, max_steps=600)
+    assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
+    assert load_checkpoint(finished_run[0])["observation_moments"]["count"] == count
+    observations = torch.linspace(-2, 2, 12).reshape(3, 4)
+    script = (
+        "import sys, torch; from pathlib import Path; from genesis_vec.training.checkpoint import load_checkpoint\n"
+        "from genesis_vec.training.model import ActorCritic\n"
+        "state = load_checkpoint(Path(sys.argv[1]))\n"
+        "policy = ActorCritic(4, 1, (8,), 1.0, 5); policy.load_state_dict(state['policy'])\n"
+        "print(policy.act(torch.linspace(-2, 2, 12).reshape(3, 4)).flatten().tolist())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(finished_run[0])], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert json.loads(done.stdout) == policy.act(observations).flatten().tolist()
+
+
 def test_two_runs_from_one_seed_end_with_the_same_parameters(tmp_path: Path, finished_run: tuple[Path, str]):
     train(config(tmp_path / "run"), silent())
     first, second = load_checkpoint(finished_run[0])["policy"], load_checkpoint(tmp_path / "run")["policy"]
@@ -156,7 +243,7 @@ def test_a_mistake_on_the_command_line_ends_with_what_is_wrong_and_no_traceback(
 
 def test_options_start_from_the_id_s_preset_and_reach_the_run(monkeypatch: pytest.MonkeyPatch):
     seen: list[TrainConfig] = []
-    monkeypatch.setattr(run_module, "train", seen.append)
+    monkeypatch.setattr(run_module, "train", lambda config, job: seen.append(config))
     cli.main(["train", "genesis_vec:GenesisRigid-v0", "--seed", "5", "--ppo.gamma", "0.8", "--env", "control=torque"])
     assert (seen[0].seed, seen[0].ppo.gamma, seen[0].num_envs) == (5, 0.8, 128)
     assert seen[0].ppo.learning_rate == 2e-3
