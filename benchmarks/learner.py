@@ -116,10 +116,10 @@ class RslRl:
     """rsl-rl-lib's."""
 
     def __init__(self, settings: Settings, num_envs: int) -> None:
-        from rsl_rl.algorithms import PPO as RslPPO
-        from rsl_rl.models import MLPModel
-        from rsl_rl.storage import RolloutStorage
-        from tensordict import TensorDict
+        from rsl_rl.algorithms import PPO as RslPPO  # pyright: ignore[reportMissingImports]
+        from rsl_rl.models import MLPModel  # pyright: ignore[reportMissingImports]
+        from rsl_rl.storage import RolloutStorage  # pyright: ignore[reportMissingImports]
+        from tensordict import TensorDict  # pyright: ignore[reportMissingImports]
 
         self._env = FreeEnv(settings, num_envs)
         self._steps = settings.rollout_steps

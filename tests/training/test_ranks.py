@@ -53,7 +53,7 @@ def assert_close_to(one_rank: Path, run_dir: Path) -> None:
                 assert float(row[name]) == pytest.approx(float(expected[name]), rel=5e-3, abs=1e-4)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_number_of_ranks_does_not_change_training(ranks: int, one_rank: Path, tmp_path: Path):
     code, output = torchrun.run(rigid(tmp_path / "run"), ranks=ranks)
     assert code == 0, output
@@ -61,6 +61,7 @@ def test_the_number_of_ranks_does_not_change_training(ranks: int, one_rank: Path
     assert_close_to(one_rank, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_workers_within_ranks_do_not_change_a_bit_and_ranks_only_the_order_of_sums(one_rank: Path, tmp_path: Path):
     code, output = torchrun.run(rigid(tmp_path / "workers", "--devices", "cpu:2"), ranks=1)
     assert code == 0, output
