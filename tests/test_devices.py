@@ -204,7 +204,7 @@ def test_b11_a_gpu_beyond_the_inherited_list_is_refused(devices):
         (["cuda:0,1"], "'cuda:0,1' in a list must name one device"),
         ([True], "devices=True is not understood"),
         (["auto"], "'auto' in a list must name one device"),
-        ([["cuda:0"]], "is not understood"),
+        ([["cuda:0"]], "must name one device"),
     ],
     ids=repr,
 )
