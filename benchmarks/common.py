@@ -7,12 +7,15 @@ import importlib.metadata
 import json
 import os
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
+from genesis_vec.processes import start_process, stop_processes
 from genesis_vec.training.log import versions
 
 ROBOTS = {"panda": "xml/franka_emika_panda/panda.xml", "go2": "urdf/go2/urdf/go2.urdf"}
@@ -42,6 +45,49 @@ def bare_step(task: Any, target: torch.Tensor) -> None:
     task.robot.control_dofs_position(target, task.controlled_dofs)
     task.scene.step()
     task.robot.get_qpos()
+
+
+class PipedProcesses:
+    """Processes that work at the same time, each at the other end of a pipe.
+
+    Each calls "module:function" with the number of its end's file descriptor and its plan as JSON, and sends a first
+    message when it is ready.
+
+    Args:
+        entry_point: "module:function".
+        plans: A plan for each.
+        variables: Environment variables for each, none by default.
+    """
+
+    def __init__(
+        self, entry_point: str, plans: Sequence[Any], variables: Sequence[Mapping[str, str]] | None = None
+    ) -> None:
+        self._connections: list[Connection] = []
+        self._processes = []
+        for plan, own_variables in zip(plans, variables or [{}] * len(plans), strict=True):
+            ours, theirs = Pipe()
+            fd = theirs.fileno()
+            self._processes.append(
+                start_process(entry_point, [str(fd), json.dumps(plan)], pass_fds=[fd], variables=own_variables)
+            )
+            theirs.close()
+            self._connections.append(ours)
+        self._receive()
+
+    def ask(self, message: Any) -> list[Any]:
+        """What each of them answers to a message."""
+        for connection in self._connections:
+            connection.send(message)
+        return self._receive()
+
+    def close(self) -> None:
+        """Ends them."""
+        for connection in self._connections:
+            connection.close()
+        stop_processes(self._processes, grace_s=10.0)
+
+    def _receive(self) -> list[Any]:
+        return [connection.recv() for connection in self._connections]
 
 
 def in_turn(items: Sequence[_T], round_index: int) -> list[_T]:

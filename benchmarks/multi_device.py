@@ -25,7 +25,6 @@ import dataclasses
 import itertools
 import json
 import time
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -33,10 +32,19 @@ from typing import Any, Protocol
 import gymnasium
 import torch
 import tyro
-from common import ROBOTS, bare_step, in_turn, position_targets, random_actions, spread, use_one_thread, write_record
+from common import (
+    ROBOTS,
+    PipedProcesses,
+    bare_step,
+    in_turn,
+    position_targets,
+    random_actions,
+    spread,
+    use_one_thread,
+    write_record,
+)
 
 from genesis_vec import GenesisVectorEnv
-from genesis_vec.processes import start_process, stop_processes
 from genesis_vec.tasks.rigid import RigidTask
 
 # What ours should be at least, as a multiple of another contender's env-steps/s.
@@ -113,50 +121,29 @@ class Ours:
         return self._obs[:, : 7 + ACTION_SIZE]  # a floating base, then the joints
 
 
-class BareEngines:
+class BareEngines(PipedProcesses):
     """Processes of the bare engine, each with scenes of its own and a part of the robots, stepping at the same time."""
 
     def __init__(self, settings: Settings, num_processes: int, envs_per_scene: int) -> None:
-        self._connections: list[Connection] = []
-        self._processes = []
         size = settings.num_envs // num_processes
-        for index in range(num_processes):
-            ours, theirs = Pipe()
-            plan = {
-                "first_row": index * size,
-                "num_envs": size,
-                "envs_per_scene": envs_per_scene,
-                "total": settings.num_envs,
-                "block_steps": settings.block_steps,
-                "task": settings.task,
-            }
-            fd = theirs.fileno()
-            self._processes.append(
-                start_process("multi_device:bare_engine", [str(fd), json.dumps(plan)], pass_fds=[fd])
-            )
-            theirs.close()
-            self._connections.append(ours)
-        self._receive()  # their scenes are built
+        shared = {
+            "num_envs": size,
+            "envs_per_scene": envs_per_scene,
+            "total": settings.num_envs,
+            "block_steps": settings.block_steps,
+            "task": settings.task,
+        }
+        super().__init__(
+            "multi_device:bare_engine", [{"first_row": index * size, **shared} for index in range(num_processes)]
+        )
 
     def block(self, seed: int, steps: int) -> float:
-        for connection in self._connections:
-            connection.send((seed, steps))
-        rates = self._receive()
-        for connection in self._connections:
-            connection.send(None)
-        self._positions = torch.cat([torch.from_numpy(part) for part in self._receive()])
+        rates = self.ask((seed, steps))
+        self._positions = torch.cat([torch.from_numpy(part) for part in self.ask(None)])
         return sum(rates)
 
     def positions(self) -> torch.Tensor:
         return self._positions
-
-    def close(self) -> None:
-        for connection in self._connections:
-            connection.close()
-        stop_processes(self._processes, grace_s=10.0)
-
-    def _receive(self) -> list[Any]:
-        return [connection.recv() for connection in self._connections]
 
 
 def bare_engine(file_descriptor: str, plan_text: str) -> None:

@@ -20,16 +20,13 @@ import dataclasses
 import json
 import socket
 import time
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
-from common import ROBOTS, in_turn, spread, use_one_thread, write_record
-
-from genesis_vec.processes import start_process, stop_processes
+from common import ROBOTS, PipedProcesses, in_turn, spread, use_one_thread, write_record
 
 AIM = 0.9
 GROUPS = {"one": [1], "two": [2], "two_free": [1, 1]}
@@ -60,45 +57,28 @@ class Settings:
     """Where the result goes."""
 
 
-class Group:
-    """Processes that work at the same time."""
+class Group(PipedProcesses):
+    """The processes of some jobs, that work at the same time."""
 
     def __init__(self, settings: Settings, world_sizes: list[int]) -> None:
-        self._connections: list[Connection] = []
-        self._processes = []
-        for size in world_sizes:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
-            for rank in range(size):
-                ours, theirs = Pipe()
-                fd = theirs.fileno()
-                place = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-                plan = {**dataclasses.asdict(settings), "out": None}
-                self._processes.append(
-                    start_process(
-                        "weak_scaling:learn", [str(fd), json.dumps(plan)], pass_fds=[fd],
-                        variables={name: str(value) for name, value in place.items()},
-                    )
-                )  # fmt: skip
-                theirs.close()
-                self._connections.append(ours)
-        self._receive()
+        places = [
+            {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            for size, port in ((size, _free_port()) for size in world_sizes)
+            for rank in range(size)
+        ]
+        plan = {**dataclasses.asdict(settings), "out": None}
+        super().__init__("weak_scaling:learn", [plan] * len(places), places)
 
     def block(self) -> tuple[float, float]:
         """Env-steps/s of all processes together, and the share of the time that went into collecting rollouts."""
-        for connection in self._connections:
-            connection.send("block")
-        answers = self._receive()
+        answers = self.ask("block")
         return sum(rate for rate, _ in answers), sum(share for _, share in answers) / len(answers)
 
-    def close(self) -> None:
-        for connection in self._connections:
-            connection.close()
-        stop_processes(self._processes, grace_s=10.0)
 
-    def _receive(self) -> list[Any]:
-        return [connection.recv() for connection in self._connections]
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def learn(file_descriptor: str, plan_text: str) -> None:

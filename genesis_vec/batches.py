@@ -94,12 +94,17 @@ def as_actions(
     return tensor
 
 
-def as_reset_mask(mask: Any, num_envs: int, device: torch.device) -> torch.Tensor:
-    """A reset mask as a learner may give it, as a bool tensor (num_envs,).
+def reset_mask(options: Any, num_envs: int, device: torch.device) -> torch.Tensor | None:
+    """The mask in a reset's options, as a bool tensor (num_envs,); None if there is none.
 
     Raises:
-        ValueError: If it is not bool or of another shape.
+        ValueError: If the options are no dict, or the mask is not bool or of another shape.
     """
+    if options is not None and not isinstance(options, dict):
+        raise ValueError(f"options must be a dict, such as {{'reset_mask': mask}}, or None; got {options!r}")
+    mask = None if options is None else options.get("reset_mask")
+    if mask is None:
+        return None
     try:
         tensor = torch.as_tensor(mask, device=device)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -20,10 +20,10 @@ from gymnasium.vector.utils import batch_space
 from genesis_vec.batches import (
     Observation,
     as_actions,
-    as_reset_mask,
     leaves,
     map_observation,
     ordinary_tensors,
+    reset_mask,
     rows_like,
     select_rows,
 )
@@ -291,13 +291,9 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             ValueError: For a seed or a mask that is not of these forms.
             ClosedEnvironmentError: After :meth:`close`.
         """
-        self._check_open()
-        if options is not None and not isinstance(options, dict):
-            raise ValueError(f"options must be a dict, such as {{'reset_mask': mask}}, or None; got {options!r}")
-        if self._raw_actions is not None:
-            raise ValueError("reset() while a step is under way: call step_wait() first")
-        mask = None if options is None else options.get("reset_mask")
-        rows = self._all if mask is None else as_reset_mask(mask, self.num_envs, self.device)
+        self._check_idle("reset()")
+        mask = reset_mask(options, self.num_envs, self.device)
+        rows = self._all if mask is None else mask
         if self._last_obs is None:
             rows = self._all  # nothing has an episode yet that a partial reset could leave running
         if not self._streams.is_seeded and not isinstance(seed, int):
@@ -565,9 +561,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             ValueError: While a step is half done.
             ClosedEnvironmentError: After :meth:`close`.
         """
-        self._check_open()
-        if self._raw_actions is not None:
-            raise ValueError("state_dict() while a step is under way: call step_wait() first")
+        self._check_idle("state_dict()")
         return {
             "task_class": type(self.task).__qualname__,
             "num_envs": self.num_envs,
@@ -597,9 +591,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             ValueError: While a step is half done.
             ClosedEnvironmentError: After :meth:`close`.
         """
-        self._check_open()
-        if self._raw_actions is not None:
-            raise ValueError("load_state_dict() while a step is under way: call step_wait() first")
+        self._check_idle("load_state_dict()")
         for name, own in (
             ("task_class", type(self.task).__qualname__),
             ("num_envs", self.num_envs),
@@ -659,6 +651,11 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
     def _check_open(self) -> None:
         if self.closed:
             raise ClosedEnvironmentError("the environment is closed; make a new one")
+
+    def _check_idle(self, call: str) -> None:
+        self._check_open()
+        if self._raw_actions is not None:
+            raise ValueError(f"{call} while a step is under way: call step_wait() first")
 
 
 def with_final(info: dict[str, Any], final_obs: Observation) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from genesis_vec.batches import Observation, as_reset_mask, map_observation, ordinary_tensors
+from genesis_vec.batches import Observation, map_observation, ordinary_tensors, reset_mask
 from genesis_vec.devices import ProcessDevice, parse_devices, resolve_batch_device
 from genesis_vec.errors import (
     ClosedEnvironmentError,
@@ -190,11 +190,9 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
             ClosedEnvironmentError: After :meth:`close`.
         """
         self._check_idle("reset()")
-        if options is not None and not isinstance(options, dict):
-            raise ValueError(f"options must be a dict, such as {{'reset_mask': mask}}, or None; got {options!r}")
-        mask = None if options is None else options.get("reset_mask")
+        mask = reset_mask(options, self.num_envs, self.device)
         if mask is not None:
-            mask = as_reset_mask(mask, self.num_envs, self.device).cpu()
+            mask = mask.cpu()
         if not self._is_reset:
             mask = None  # nothing has an episode yet that a partial reset could leave running
         if isinstance(seed, list):
@@ -329,10 +327,11 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
         """
         self._check_idle("call()")
         answers, failures = self._exchange(self.workers, "call", name, args, kwargs)
-        for failure in sorted(failures, key=lambda failure: failure.is_exception):
-            if failure.is_exception:
-                raise failure.to_error(f"calling {name}")
-            self._fail(failure, f"calling {name}")
+        lost = [failure for failure in failures if not failure.is_exception]
+        if lost:
+            self._fail(lost[0], f"calling {name}")
+        if failures:
+            raise failures[0].to_error(f"calling {name}")
         return tuple(value for worker in self.workers for value in answers[worker])
 
     def state_dict(self) -> dict[str, Any]:

@@ -220,13 +220,7 @@ class _Run:
     def _save(self, learner: PPO, mean_return: float) -> None:
         is_best = mean_return > self._best
         self._best = max(self._best, mean_return)
-        shared = {
-            "config": self._config.to_dict(),
-            "world_size": self._world.size,
-            "mean_return": mean_return,
-            "best_mean_return": self._best,
-            **learner.state_dict(),
-        }
+        shared = self._shared_state(learner)
         own = None
         if self._config.checkpoint_envs:
             with contextlib.suppress(StateUnavailableError):  # the resumed run says that its environments are new
@@ -243,8 +237,15 @@ class _Run:
         of an update.
         """
         if self._world.size == 1 and not learner.is_updating and learner.iteration > self._saved_iteration:
-            shared = {"config": self._config.to_dict(), "world_size": 1, "best_mean_return": self._best}
-            self._checkpoints.save(learner.iteration, {**shared, **learner.state_dict()}, None)
+            self._checkpoints.save(learner.iteration, self._shared_state(learner), None)
+
+    def _shared_state(self, learner: PPO) -> dict[str, Any]:
+        return {
+            "config": self._config.to_dict(),
+            "world_size": self._world.size,
+            "best_mean_return": self._best,
+            **learner.state_dict(),
+        }
 
     def _resume(self, learner: PPO, state: dict[str, Any]) -> None:
         learner.load_state_dict(state)

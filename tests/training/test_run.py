@@ -33,7 +33,7 @@ SMALL = PPOConfig(rollout_steps=8, minibatches=2, epochs=1, hidden_sizes=(8,))
 def config(run_dir: Path, iterations: int = 3, **kwargs: Any) -> TrainConfig:
     return TrainConfig(
         env_id="GenesisCartPole-v0", num_envs=16, iterations=iterations, device="cpu", run_dir=run_dir, ppo=SMALL,
-        checkpoint_every=2, env=("max_episode_steps=6",), **kwargs,
+        checkpoint_every=2, **{"env": ("max_episode_steps=6",), **kwargs},
     )  # fmt: skip
 
 
@@ -132,11 +132,15 @@ def resumed(run_dir: Path, iterations: int, **kwargs: Any) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("devices", [None, "cpu:2"])
-def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(devices: str | None, tmp_path: Path):
-    train(config(tmp_path / "whole", 8, devices=devices), silent())
-    train(config(tmp_path / "stopped", 5, devices=devices), silent())
-    assert "going on from iteration 5, where it stopped" in resumed(tmp_path / "stopped", 8, devices=devices)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"devices": "cpu:2", "env": ("max_episode_steps=6", "on_worker_failure=restart")}],
+    ids=["one scene", "workers that can be restarted"],
+)
+def test_a_resumed_run_equals_the_uninterrupted_one_bit_for_bit(settings: dict[str, Any], tmp_path: Path):
+    train(config(tmp_path / "whole", 8, **settings), silent())
+    train(config(tmp_path / "stopped", 5, **settings), silent())
+    assert "going on from iteration 5, where it stopped" in resumed(tmp_path / "stopped", 8, **settings)
     assert same_training(tmp_path / "whole", tmp_path / "stopped")
 
 
