@@ -141,13 +141,12 @@ def make_scenes(
                 raise TypeError(f"{sorted(kwargs)} are not arguments of an environment that a function makes")
             return CallableScenes(task, num_envs, first_env_index)
         made = task()
-        if not isinstance(made, Task):
-            raise TaskError(f"task={task!r} returned {made!r}: a function without arguments must return a Task")
     else:
         made = task
     if not isinstance(made, Task):
+        returned = "" if made is task else f", which returned {made!r}"
         raise TaskError(
-            f"task={task!r}: give an id, a Task, its class, a function without arguments that returns one, or a "
+            f"task={task!r}{returned}: give an id, a Task, its class, a function without arguments that returns one, or a "
             "function of (num_envs, device, first_env_index) that returns a vector environment"
         )
     return TaskScenes(made, num_envs, first_env_index, **kwargs)
