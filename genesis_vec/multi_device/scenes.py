@@ -146,8 +146,8 @@ def make_scenes(
     if not isinstance(made, Task):
         returned = "" if made is task else f", which returned {made!r}"
         raise TaskError(
-            f"task={task!r}{returned}: give an id, a Task, its class, a function without arguments that returns one, or a "
-            "function of (num_envs, device, first_env_index) that returns a vector environment"
+            f"task={task!r}{returned}: give an id, a Task, its class, a function without arguments that returns one, "
+            "or a function of (num_envs, device, first_env_index) that returns a vector environment"
         )
     return TaskScenes(made, num_envs, first_env_index, **kwargs)
 
