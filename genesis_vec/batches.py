@@ -117,6 +117,20 @@ def reset_mask(options: Any, num_envs: int, device: torch.device) -> torch.Tenso
     return tensor
 
 
+def as_episode_steps(steps: Any, num_envs: int) -> torch.Tensor:
+    """Numbers of steps as a new tensor, int64 (num_envs,).
+
+    Raises:
+        ValueError: If they are no integers of 0 or more, or of another shape.
+    """
+    tensor = torch.as_tensor(steps)
+    if tensor.is_floating_point() or tensor.dtype == torch.bool or tuple(tensor.shape) != (num_envs,):
+        raise ValueError(f"steps must be integers ({num_envs},), got {tensor.dtype} {tuple(tensor.shape)}")
+    if bool((tensor < 0).any()):
+        raise ValueError(f"steps must be 0 or more, got {int(tensor.min())}")
+    return tensor.to(torch.int64, copy=True)
+
+
 _FLOAT32_RANGE = (torch.finfo(torch.float32).min, torch.finfo(torch.float32).max)
 
 

@@ -30,7 +30,10 @@ def train(arguments: Sequence[str], program: str = "genesis-vec train") -> None:
     job = Job.from_environment()
     config = config.pinned(job)
 
-    from genesis_vec.training.run import train as run
+    if config.library != "genesis_vec":
+        from genesis_vec.library_training.run import train_with_library as run
+    else:
+        from genesis_vec.training.run import train as run
 
     run(config, job=job)
 

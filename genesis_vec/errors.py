@@ -98,4 +98,12 @@ class StateUnavailableError(GenesisVecError):
 
 
 class RendezvousError(GenesisVecError):
-    """The ranks of a job do not find one another, or were started differently."""
+    """The ranks of a job do not find one another, were started differently, or lose one."""
+
+
+class DivergedError(GenesisVecError):
+    """Training came to numbers that are not finite; the message names them and the last checkpoint before."""
+
+
+class LibraryNotFoundError(GenesisVecError, ImportError):
+    """An optional library is not installed; the message names the extra that brings it."""

@@ -20,6 +20,7 @@ from gymnasium.vector.utils import batch_space
 from genesis_vec.batches import (
     Observation,
     as_actions,
+    as_episode_steps,
     leaves,
     map_observation,
     ordinary_tensors,
@@ -524,6 +525,24 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         """Starts the rows' next episodes; the observations with those rows' first ones in place."""
         self._start_episodes(rows)
         return select_rows(rows, self._observe(), obs)
+
+    @ordinary_tensors
+    def set_episode_steps(self, steps: torch.Tensor | np.ndarray) -> None:
+        """Counts the running episodes as if they had taken so many steps already, up to the time limit.
+
+        With a different number for each, episodes that began together do not all end in the same step.
+
+        Args:
+            steps: Integers of 0 or more, (num_envs,). ``info["episode"]["l"]`` will count them too.
+
+        Raises:
+            ValueError: For another shape or type, and while a step is half done.
+            ClosedEnvironmentError: After :meth:`close`.
+        """
+        self._check_idle("set_episode_steps()")
+        self._start_steps = self._clock - as_episode_steps(steps, self.num_envs).to(self.device)
+        if self._asks_masks:
+            self._earliest_start = int(self._start_steps.min())
 
     # ----------------------------------------------------------------------------------------- for a part of a whole
 

@@ -17,7 +17,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from genesis_vec.batches import Observation, map_observation, ordinary_tensors, reset_mask
+from genesis_vec.batches import Observation, as_episode_steps, map_observation, ordinary_tensors, reset_mask
 from genesis_vec.devices import ProcessDevice, parse_devices, resolve_batch_device
 from genesis_vec.errors import (
     ClosedEnvironmentError,
@@ -334,6 +334,20 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
             raise failures[0].to_error(f"calling {name}")
         return tuple(value for worker in self.workers for value in answers[worker])
 
+    def set_episode_steps(self, steps: torch.Tensor | np.ndarray) -> None:
+        """Counts the running episodes as if they had taken so many steps already.
+
+        See :meth:`genesis_vec.GenesisVectorEnv.set_episode_steps`.
+
+        Raises:
+            ValueError: For another shape or type, and while a step is under way.
+            WorkerError: If a worker fails.
+        """
+        self._check_idle("set_episode_steps()")
+        steps = as_episode_steps(steps, self.num_envs).cpu()
+        for failure in self._exchange(self.workers, "episode_steps", steps)[1]:
+            self._fail(failure, "setting its episodes' steps")
+
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next steps depend on; see :meth:`genesis_vec.GenesisVectorEnv.state_dict`.
 
@@ -513,12 +527,15 @@ _logger = logging.getLogger("genesis_vec")
 
 
 def _share(plan: WorkerPlan, word: str, *arguments: Any) -> tuple[Any, ...]:
-    """A worker's share of a message: of a reset's seeds, mask and observations its own rows, its scenes' states."""
+    """A worker's share of a message: its own rows of a reset's seeds, mask and observations, or its scenes' states."""
     rows = plan.rows
     if word == "load_state":
         (scenes,) = arguments
         first_rows = itertools.accumulate((scene["num_envs"] for scene in scenes), initial=0)
         return word, [scene for scene, row in zip(scenes, first_rows, strict=False) if rows.start <= row < rows.stop]
+    if word == "episode_steps":
+        (steps,) = arguments
+        return word, steps[rows].numpy()
     if word not in ("reset", "replace"):
         return word, *arguments
     seed, options, *last_obs = arguments

@@ -246,6 +246,9 @@ class _Worker:
                 answer = [scene.state() for scene in self._scenes]
             elif word == "load_state":
                 answer = self._load_state(*arguments)
+            elif word == "episode_steps":
+                (steps,) = arguments
+                answer = [scene.env.set_episode_steps(steps[scene.rows]) for scene in self._scenes]
             else:
                 self._buffers.before_reading()
                 for scene in self._scenes:
@@ -276,6 +279,7 @@ class _Scene:
     Attributes:
         env: Its environment.
         first: Its first row among the worker's.
+        rows: All of them, as a slice.
     """
 
     def __init__(self, env: VectorEnv, first: int, reports_running: bool) -> None:
@@ -285,7 +289,7 @@ class _Scene:
 
         self.env = env
         self.first = first
-        self._rows = slice(first, first + env.num_envs)
+        self.rows = slice(first, first + env.num_envs)
         self._is_own = isinstance(env, GenesisVectorEnv)
         same_step = env.metadata.get("autoreset_mode") is AutoresetMode.SAME_STEP
         self._derives_final = self._is_own and same_step
@@ -323,9 +327,9 @@ class _Scene:
 
     def attach(self, buffers: Buffers) -> None:
         """Takes the worker's buffers for what it reads and writes from now on."""
-        self._actions = buffers.actions[self._rows]
-        self._reset_views = [buffers.leaves[path][self._rows] for path in self._reset_paths]
-        self._step_views = [buffers.leaves[path][self._rows] for path in self._step_paths]
+        self._actions = buffers.actions[self.rows]
+        self._reset_views = [buffers.leaves[path][self.rows] for path in self._reset_paths]
+        self._step_views = [buffers.leaves[path][self.rows] for path in self._step_paths]
 
     def step_async(self) -> None:
         """The first half of a step, with the actions that lie there."""
@@ -344,12 +348,12 @@ class _Scene:
         from genesis_vec.batches import map_observation
 
         if isinstance(seed, list):
-            seed = seed[self._rows]
+            seed = seed[self.rows]
         if options is not None and options.get("reset_mask") is not None:
-            options = {**options, "reset_mask": options["reset_mask"][self._rows]}
+            options = {**options, "reset_mask": options["reset_mask"][self.rows]}
         self._write(self._reset_tree(*self.env.reset(seed=seed, options=options)), self._reset_paths, self._reset_views)
         if word == "replace" and self._is_own:
-            own = map_observation(lambda leaf: torch.as_tensor(leaf[self._rows], device=self.env.device), last_obs)  # type: ignore[attr-defined]
+            own = map_observation(lambda leaf: torch.as_tensor(leaf[self.rows], device=self.env.device), last_obs)  # type: ignore[attr-defined]
             self.env.count_as_truncated(own)  # type: ignore[attr-defined]
 
     def call(self, name: str, arguments: tuple[Any, ...], keyword_arguments: dict[str, Any]) -> Any:

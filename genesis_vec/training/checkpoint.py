@@ -20,6 +20,7 @@ from genesis_vec.training.distributed import World
 FORMAT = 2
 _RANK_FILES_KEPT = 2
 _NAME = re.compile(r"iteration-(\d+)\.pt")
+_RANK_NAME = re.compile(r"(iteration-(\d+))\.rank(\d+)of\d+\.pt")
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -59,10 +60,19 @@ def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str,
         path = newest
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint {path}")
+    if match := _RANK_NAME.fullmatch(path.name):
+        raise CheckpointError(
+            f"{path} holds the environments of rank {match[3]}: the policy is in {path.with_name(match[1] + '.pt')}"
+        )
+    return _read(path, device)
+
+
+def _read(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
     try:
         state = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:  # a damaged file may make torch.load raise anything
-        raise CheckpointError(f"{path} is not a readable checkpoint: {error}") from error
+    except Exception as error:  # a damaged file may make torch.load raise anything, at any length
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{path} is not a readable checkpoint: {reason}") from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a checkpoint of format {FORMAT}")
     return state
@@ -87,12 +97,15 @@ class Checkpoints:
         self._folder = run_dir / "checkpoints"
         self._world = world
         self._keep = keep
+
+    def prepare(self) -> None:
+        """Makes the folder ready to be written to; all ranks must call it."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        if world.rank == 0:
+        if self._world.rank == 0:
             # What a process left that was killed in the midst of writing.
             for leftover in self._folder.glob(".*.tmp"):
                 leftover.unlink(missing_ok=True)
-        world.barrier()
+        self._world.barrier()
 
     def save(self, iteration: int, shared: dict[str, Any], own: dict[str, Any] | None) -> None:
         """Writes the checkpoint of an iteration; all ranks must call it.
@@ -119,19 +132,26 @@ class Checkpoints:
                 path.unlink(missing_ok=True)
 
     def load_shared(self) -> dict[str, Any] | None:
-        """What all ranks share, of the newest checkpoint, as rank 0 finds it; None if there is none.
+        """What all ranks share, of the newest checkpoint that one of them finds; None if there is none.
+
+        Nodes with disks of their own have it where rank 0 was, and torchrun may number them anew.
 
         Raises:
             CheckpointError: If it cannot be read.
         """
+        path = newest_checkpoint(self._folder.parent)
+        found = self._world.gather_values(-1 if path is None else int(_NAME.fullmatch(path.name)[1]))  # type: ignore[index]
+        if max(found) < 0:
+            return None
+        reader = found.index(max(found))
         state, error = None, None
-        if self._world.rank == 0 and (path := newest_checkpoint(self._folder.parent)) is not None:
+        if self._world.rank == reader and path is not None:
             try:
                 state = load_checkpoint(path)
             except CheckpointError as caught:
-                error = CheckpointError(f"{caught}. Delete it to go on from the one before it.")
+                error = CheckpointError(f"{caught}. Delete it to go on from the one before it")
         self._world.agree(error, "reading the checkpoint")
-        return self._world.from_first(state)
+        return self._world.from_rank(reader, state)
 
     def load_own(self, iteration: int) -> dict[str, Any] | None:
         """What this rank had for itself at an iteration; None on all ranks where one of them finds nothing."""
@@ -141,9 +161,13 @@ class Checkpoints:
             return None
         state, error = None, None
         try:
-            state = load_checkpoint(path)
+            state = _read(path)
         except CheckpointError as caught:
-            error = caught
+            shared = path.with_name(f"iteration-{iteration:06d}.pt")
+            error = CheckpointError(
+                f"{caught}. Delete {shared} to go on from the checkpoint before it, or delete this file to go on from "
+                "here with new episodes"
+            )
         self._world.agree(error, "reading its own part of the checkpoint")
         return state
 
@@ -151,12 +175,12 @@ class Checkpoints:
         return self._folder / f"iteration-{iteration:06d}.rank{self._world.rank}of{self._world.size}.pt"
 
     def _rank_files(self) -> dict[int, list[Path]]:
-        """This rank's files by iteration, those from jobs of another world size too."""
-        pattern = re.compile(rf"iteration-(\d+)\.rank{self._world.rank}of\d+\.pt")
+        """This rank's files by iteration, and with rank 0's those of ranks that there are no longer."""
         files: dict[int, list[Path]] = {}
         for path in self._folder.iterdir():
-            if match := pattern.fullmatch(path.name):
-                files.setdefault(int(match[1]), []).append(path)
+            match = _RANK_NAME.fullmatch(path.name)
+            if match and min(int(match[3]), self._world.size) % self._world.size == self._world.rank:
+                files.setdefault(int(match[2]), []).append(path)
         return files
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -72,8 +73,11 @@ class PPOConfig:
         _require(0 < self.gamma <= 1, "ppo.gamma", self.gamma, "in (0, 1]")
         _require(0 <= self.gae_lambda <= 1, "ppo.gae_lambda", self.gae_lambda, "in [0, 1]")
         for name in ("clip", "learning_rate", "desired_kl", "max_grad_norm", "initial_std"):
-            _require(getattr(self, name) > 0, f"ppo.{name}", getattr(self, name), "above 0")
-        _require(bool(self.hidden_sizes), "ppo.hidden_sizes", self.hidden_sizes, "at least one layer")
+            _require(0 < getattr(self, name) < math.inf, f"ppo.{name}", getattr(self, name), "above 0, and finite")
+        for name in ("value_coefficient", "entropy_coefficient"):
+            _require(0 <= getattr(self, name) < math.inf, f"ppo.{name}", getattr(self, name), "0 or more, and finite")
+        sizes = self.hidden_sizes
+        _require(bool(sizes) and min(sizes) >= 1, "ppo.hidden_sizes", sizes, "one size of 1 or more for each layer")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,6 +96,8 @@ class TrainConfig:
     """Seed of the environments, the network and the exploration."""
     device: str = "auto"
     """Where everything runs: auto, cpu, cuda. Each rank under torchrun has a GPU of its own."""
+    library: Literal["genesis_vec", "sb3", "rsl_rl", "skrl", "rl_games", "torchrl"] = "genesis_vec"
+    """Whose PPO learns. Other libraries than this package need its extra of their name, and have no resume."""
     devices: str | None = None
     """One environment over several devices, a worker process each: cuda, cuda:0,1, cpu:2, auto. Ranks share them."""
     run_dir: Path | None = None
@@ -170,7 +176,12 @@ class TrainConfig:
         """
         num_envs = self.num_envs if self.num_envs_per_rank is None else self.num_envs_per_rank * job.size
         # A scene of one environment computes other bits than larger ones.
-        _require(job.size == 1 or num_envs >= 2 * job.size, "num_envs", num_envs, f"2 for each of {job.size} ranks")
+        _require(
+            job.size == 1 or num_envs >= 2 * job.size,
+            "num_envs",
+            num_envs,
+            f"at least {2 * job.size}, 2 for each of {job.size} ranks",
+        )
         _require(
             job.max_restarts == 0 or self.run_dir is not None,
             "run_dir",

@@ -44,11 +44,14 @@ class World:
         self.rank = job.rank
         self.size = job.size
         self._owns_group = False
+        self._store: Any = None
+        self._timeout = timeout
         if self.size == 1 or distributed.is_initialized():
             return
         on_gpu = device is not None and device.type == "cuda"
         try:
             store, _, _ = next(rendezvous("env://", self.rank, self.size, timeout=datetime.timedelta(seconds=timeout)))
+            self._store = store
             distributed.init_process_group(
                 # Plain values are exchanged through the CPU in either case.
                 "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
@@ -83,13 +86,26 @@ class World:
         distributed.all_gather_object(values, value)
         return values
 
-    def from_first(self, value: Any) -> Any:
-        """Rank 0's plain value, whatever the others give."""
+    def from_rank(self, rank: int, value: Any) -> Any:
+        """The plain value of one rank, whatever the others give."""
         if self.size == 1:
             return value
         values = [value]
-        distributed.broadcast_object_list(values, src=0)
+        distributed.broadcast_object_list(values, src=rank)
         return values[0]
+
+    def from_first(self, value: Any) -> Any:
+        """Rank 0's plain value, whatever the others give."""
+        return self.from_rank(0, value)
+
+    def mark(self, name: str) -> None:
+        """Sets a mark that stays when torchrun starts the ranks anew."""
+        if self._store is not None and self.rank == 0:
+            self._store.set(name, "")
+
+    def is_marked(self, name: str) -> bool:
+        """Whether :meth:`mark` was called, by these ranks or those before a restart."""
+        return self.from_first(self._store is not None and self.rank == 0 and self._store.check([name]))
 
     def any(self, flag: bool) -> bool:
         """Whether some learner's flag is set."""
@@ -146,5 +162,15 @@ class World:
             if kind is None:
                 # Whoever leaves first takes the connections of the others with it.
                 self.barrier()
+            elif self.size > 1 and isinstance(error, (distributed.DistError, RuntimeError)) and _is_lost_peer(error):
+                raise RendezvousError(
+                    f"rank {self.rank} lost another rank, which has failed or took longer than collective_timeout="
+                    f"{self._timeout:g} s ({str(error).splitlines()[0]})"
+                ) from error
         finally:
             self.close()
+
+
+def _is_lost_peer(error: BaseException) -> bool:
+    """Whether a collective failed for want of another rank. Gloo raises plain RuntimeErrors, which name its source."""
+    return isinstance(error, distributed.DistError) or "gloo" in str(error)

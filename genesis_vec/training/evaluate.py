@@ -9,7 +9,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from genesis_vec.training.distributed import World
-from genesis_vec.training.ppo import episode_metrics
+from genesis_vec.training.episodes import episode_metrics
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,6 +13,7 @@ from genesis_vec.moments import RunningMoments, batch_moments
 from genesis_vec.streams import EnvStreams
 from genesis_vec.training.config import PPOConfig
 from genesis_vec.training.distributed import World
+from genesis_vec.training.episodes import EpisodeSums
 from genesis_vec.training.model import ActorCritic, entropy, kl_divergence, log_probability
 from genesis_vec.training.rollout import Rollout, advantages_and_returns, discounted_returns
 
@@ -100,6 +101,7 @@ class PPO:
         self._loss_weight = num_envs * self.world.size / self._total_envs
         self._env_numbers = torch.arange(num_envs, device=self.device)
         self._observations: torch.Tensor | None = None
+        self._episodes = EpisodeSums()
         self.iteration = 0
         self.env_steps = 0
         self.is_updating = False
@@ -117,22 +119,21 @@ class PPO:
         # An iteration is an episode of these streams: a resumed run needs nothing but its number.
         self._noise_streams.begin_all(self.iteration)
         self._order_streams.begin_all(self.iteration)
-        episode_sums = self._collect()
+        self._collect()
         self.is_updating = True
         losses = self._update()
         self.is_updating = False
         self.iteration += 1
         self.env_steps += self.config.rollout_steps * self._total_envs
-        return {**self._episode_means(episode_sums), **losses}
+        return {**self._episodes.take_means(self.world), **losses}
 
     # --------------------------------------------------------------------------------------------------- collection
 
     @torch.no_grad()
-    def _collect(self) -> dict[str, torch.Tensor]:
+    def _collect(self) -> None:
         rollout, policy, observations = self._rollout, self.policy, self._observations
         assert observations is not None
         noise = self._noise_streams.select(None)
-        sums: dict[str, torch.Tensor] = {}
         for t in range(self.config.rollout_steps):
             mean, std, value = policy(observations)
             actions = mean + std * noise.normal(mean.shape[1])
@@ -146,9 +147,8 @@ class PPO:
             rollout.terminated[t] = terminated
             rollout.truncated[t] = truncated
             rollout.final_observations[t] = info["final_obs"]
-            _add_episodes(sums, info)
+            self._episodes.add(info)
         self._observations = observations
-        return sums
 
     # ------------------------------------------------------------------------------------------------------- update
 
@@ -253,12 +253,6 @@ class PPO:
         parts = self.world.gather(mean)
         return (parts * self._shares.reshape(-1, *[1] * mean.dim())).sum(dim=0)
 
-    def _episode_means(self, sums: dict[str, torch.Tensor]) -> dict[str, float]:
-        totals = self.world.gather(torch.stack(list(sums.values()))).sum(dim=0)
-        values = dict(zip(sums, totals.tolist(), strict=True))
-        count = values.pop("count")
-        return {"episodes": count, **({name: value / count for name, value in values.items()} if count else {})}
-
     # -------------------------------------------------------------------------------------------------------- state
 
     def state_dict(self) -> dict[str, Any]:
@@ -321,24 +315,6 @@ def _vector_size(name: str, space: spaces.Space[Any]) -> int:
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         raise ValueError(f"the learner takes {name}s in a Box of one axis, got {space}; use FlattenObservation")
     return space.shape[0]
-
-
-def episode_metrics(info: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """The task's own metrics at the end of episodes: those entries of ``final_info`` that are (num_envs,) tensors."""
-    return {
-        name: value
-        for name, value in info["final_info"].items()
-        if isinstance(value, torch.Tensor) and value.dim() == 1 and not name.startswith("_")
-    }
-
-
-def _add_episodes(sums: dict[str, torch.Tensor], info: dict[str, Any]) -> None:
-    ended = info["_episode"]
-    ends = {"count": ended, "mean_return": info["episode"]["r"], "mean_length": info["episode"]["l"]}
-    ends.update({name: value.masked_fill(~ended, 0) for name, value in episode_metrics(info).items()})
-    for name, value in ends.items():
-        total = value.sum(dtype=torch.float64)
-        sums[name] = sums[name] + total if name in sums else total
 
 
 def _losses(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 import warnings
 from pathlib import Path
@@ -18,7 +19,13 @@ from rich.console import Console
 
 import genesis_vec  # noqa: F401 - registers the ids
 from genesis_vec.batches import split_evenly
-from genesis_vec.errors import CheckpointError, RendezvousError, StateMismatchError, StateUnavailableError
+from genesis_vec.errors import (
+    CheckpointError,
+    DivergedError,
+    RendezvousError,
+    StateMismatchError,
+    StateUnavailableError,
+)
 from genesis_vec.training.checkpoint import Checkpoints, newest_checkpoint, save_checkpoint
 from genesis_vec.training.config import PPOConfig, TrainConfig
 from genesis_vec.training.distributed import World
@@ -31,7 +38,9 @@ from genesis_vec.training.stop import StopRequest
 from genesis_vec.wrappers import FlattenObservation
 
 # Evaluations use other episodes than training.
-_EVALUATION_SEED = 1 << 50
+EVALUATION_SEED = 1 << 50
+# In torchrun's store: this job has a run of its own in the folder.
+_BEGUN = "genesis_vec/begun"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +74,7 @@ def train(config: TrainConfig, console: Console | None = None, job: Job | None =
     Raises:
         CheckpointError: If run_dir holds another run already, or its checkpoint does not fit.
         RendezvousError: If the ranks do not find one another, were started with different settings, or one fails.
+        DivergedError: If an iteration comes to numbers that are not finite.
         KeyboardInterrupt: After an interrupt, once the iteration is finished and the work done is saved.
         SystemExit: Likewise after SIGTERM, with its exit code.
     """
@@ -79,7 +89,7 @@ def train(config: TrainConfig, console: Console | None = None, job: Job | None =
     threads_before = torch.get_num_threads()
     torch.set_num_threads(config.torch_threads)
     try:
-        with World(job, _learner_device(config), config.collective_timeout) as world:
+        with World(job, learner_device(config), config.collective_timeout) as world:
             return _Run(config, job, world, console).train()
     finally:
         torch.set_num_threads(threads_before)
@@ -90,7 +100,10 @@ def make_env(env_id: str, num_envs: int, env_kwargs: dict[str, Any]) -> VectorEn
     with warnings.catch_warnings():
         # What device="auto" picked is printed, and kept with the run.
         warnings.filterwarnings("ignore", message="device='auto' picked")
-        env = gymnasium.make_vec(env_id, num_envs=num_envs, **env_kwargs)
+        try:
+            env = gymnasium.make_vec(env_id, num_envs=num_envs, **env_kwargs)
+        except gymnasium.error.UnregisteredEnv as error:
+            raise type(error)(f"{error} `genesis-vec list` shows the ids that ship with the package.") from error
     if isinstance(env.single_observation_space, spaces.Dict):
         return FlattenObservation(env)
     return env
@@ -124,13 +137,15 @@ class _Run:
         self._console = console
         self._stop = StopRequest()
         _check_same_settings(world.gather_values(config.to_dict()))
-        is_restarted = job.restart > 0
-        self._run_dir: Path = world.from_first(config.run_dir or _new_run_dir(config.env_id))
+        self._run_dir: Path = world.from_first(config.run_dir or new_run_dir(config.env_id))
         holds_run = newest_checkpoint(self._run_dir) is not None or (self._run_dir / "config.json").exists()
-        if world.from_first(holds_run) and not config.resume and not is_restarted:
+        # Not by the number of restarts: what torchrun answers with a restart may be the very refusal below.
+        is_restarted = world.is_marked(_BEGUN)
+        if world.any(holds_run) and not config.resume and not is_restarted:
             raise CheckpointError(
                 f"{self._run_dir} holds a run already: give another run_dir, or resume to go on with it"
             )
+        world.mark(_BEGUN)
         self._checkpoints = Checkpoints(self._run_dir, world, config.keep_checkpoints)
         self._state = self._checkpoints.load_shared() if config.resume or is_restarted else None
         if self._state is not None:
@@ -160,7 +175,7 @@ class _Run:
         config, world, console = self._config, self._world, self._console
         compile_mode = ("reduce-overhead" if config.cuda_graphs else "default") if config.compile else None
         learner = PPO(env, config.ppo, config.seed, world, first_row, compile_mode)
-        device = _device_in_words(env, learner.device)
+        device = device_in_words(env, learner.device)
         ranks = f", shared by {world.size} ranks" if world.size > 1 else ""
         console.print(f"{config.env_id}: {config.num_envs} environments on {device}{ranks}")
         before = None
@@ -170,12 +185,15 @@ class _Run:
             before = self._evaluate(env, learner.policy)
         if before is not None:
             console.print(f"untrained: {before}")
+        self._checkpoints.prepare()
         log = None
         if world.rank == 0:
             log = RunLog(self._run_dir, config.to_dict(), device, config.iterations, learner.iteration, console)
         stopped_by = 0
         try:
             stopped_by = self._iterate(learner, log)
+        except DivergedError:
+            raise
         except BaseException:
             self._rescue(learner)
             raise
@@ -206,6 +224,7 @@ class _Run:
             figures = learner.iterate()
             if log is not None:
                 log.iteration(learner.iteration, learner.env_steps, figures)
+            _check_finite(figures, learner.iteration)
             mean_return = figures.get("mean_return", float("-inf"))
             is_good_enough = config.stop_at_return is not None and mean_return >= config.stop_at_return
             signals = self._world.gather(torch.tensor(self._stop.signal or 0))
@@ -270,7 +289,16 @@ class _Run:
     def _evaluate(self, env: VectorEnv, policy: ActorCritic) -> Evaluation | None:
         if env.unwrapped.max_episode_steps is None:  # type: ignore[attr-defined]
             return None
-        return evaluate(env, policy.act, env.num_envs, _EVALUATION_SEED, world=self._world)
+        return evaluate(env, policy.act, env.num_envs, EVALUATION_SEED, world=self._world)
+
+
+def _check_finite(figures: dict[str, float], iteration: int) -> None:
+    broken = [name for name, value in figures.items() if not math.isfinite(value)]
+    if broken:
+        raise DivergedError(
+            f"training diverged in iteration {iteration}: {', '.join(broken)} not finite. The checkpoints are from "
+            "before; lower ppo.learning_rate or ppo.max_grad_norm"
+        )
 
 
 def _check_same_settings(settings: list[dict[str, Any]]) -> None:
@@ -291,13 +319,14 @@ def _check_same_run(earlier: dict[str, Any], config: TrainConfig, run_dir: Path)
             raise CheckpointError(f"{run_dir} was run with {name}={earlier[name]!r}, not {now[name]!r}")
 
 
-def _new_run_dir(env_id: str) -> Path:
+def new_run_dir(env_id: str) -> Path:
+    """A folder for a run that is not there yet."""
     name = f"{env_id.rpartition(':')[2].replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     candidates = (Path("runs") / (name if number == 1 else f"{name}-{number}") for number in range(1, 1000))
     return next(path for path in candidates if not path.exists())
 
 
-def _learner_device(config: TrainConfig) -> torch.device:
+def learner_device(config: TrainConfig) -> torch.device:
     """The kind of device that the learner's tensors will be on."""
     name = config.device
     if name == "auto":
@@ -306,7 +335,8 @@ def _learner_device(config: TrainConfig) -> torch.device:
     return torch.device("cuda:0" if name.startswith("cuda") else "cpu")
 
 
-def _device_in_words(env: VectorEnv, device: torch.device) -> str:
+def device_in_words(env: VectorEnv, device: torch.device) -> str:
+    """The device, and the scenes if there are several, for people to read."""
     name = f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else "the CPU"
     plans = [worker.plan for worker in getattr(env.unwrapped, "workers", [])]
     if not plans:

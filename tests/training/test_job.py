@@ -125,7 +125,7 @@ def test_the_number_of_environments_is_global_or_per_rank():
     assert config.for_ranks(Job(rank=1, size=3)).num_envs == 10
     per_rank = TrainConfig(env_id="X", num_envs_per_rank=4).for_ranks(Job(rank=1, size=3))
     assert (per_rank.num_envs, per_rank.num_envs_per_rank) == (12, None)
-    with pytest.raises(ValueError, match="num_envs=5 must be 2 for each of 3 ranks"):
+    with pytest.raises(ValueError, match="num_envs=5 must be at least 6, 2 for each of 3 ranks"):
         TrainConfig(env_id="X", num_envs=5).for_ranks(Job(rank=1, size=3))
     assert TrainConfig(env_id="X", num_envs=1).for_ranks(Job()).num_envs == 1
 

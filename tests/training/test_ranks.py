@@ -202,13 +202,58 @@ def test_restarts_without_a_run_dir_are_refused(tmp_path: Path):
     assert "run_dir=None must be given with torchrun's --max-restarts" in output
 
 
-def by_hand(rank: int, run_dir: Path, port: int, *more: str, **variables: str) -> subprocess.Popen[str]:
+def test_a_restart_does_not_go_on_with_the_run_of_another_job(tmp_path: Path):
+    run_dir = tmp_path / "run"
+    assert torchrun.run(toy(run_dir, 2), ranks=1)[0] == 0
+    with torchrun.start(toy(run_dir, 4), options=["--standalone", "--max-restarts=1"]) as process:
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert output.count(f"{run_dir} holds a run already") >= 2, "on the restart too"
+    assert iteration_of(run_dir) == 2
+
+
+def by_hand(rank: int, run_dir: Path, port: int, *more: str, cwd: Path = ROOT) -> subprocess.Popen[str]:
     """A rank that is started without torchrun."""
-    place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **variables}
+    place = {
+        "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
     return subprocess.Popen(
-        [sys.executable, *toy(run_dir, 2, *more)], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+        [sys.executable, *toy(run_dir, 2, *more)], cwd=cwd, text=True, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, env={**os.environ, **place},
     )  # fmt: skip
+
+
+def test_nodes_with_disks_of_their_own_go_on_wherever_the_newest_checkpoint_is(tmp_path: Path):
+    disks = [tmp_path / "one", tmp_path / "other"]
+    for disk in disks:
+        disk.mkdir()
+    for numbering, more in (((0, 1), []), ((1, 0), ["--resume", "--iterations", "4"])):
+        ranks = [
+            by_hand(rank, Path("run"), 29615, *more, cwd=disk) for rank, disk in zip(numbering, disks, strict=True)
+        ]
+        outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    assert "going on from iteration 2, with new episodes, as the checkpoint is without them" in outputs[1]
+    assert iteration_of(disks[1] / "run") == 4
+
+
+def test_a_rank_whose_other_hangs_says_so(tmp_path: Path):
+    ranks = [
+        by_hand(
+            rank, tmp_path / "run", 29616, "--iterations", "1000", "--env", "sleep=0.03", "--collective-timeout", "4"
+        )
+        for rank in range(2)
+    ]
+    wait_until(lambda: iteration_of(tmp_path / "run") >= 2, 60)
+    ranks[1].send_signal(signal.SIGSTOP)
+    output, _ = ranks[0].communicate(timeout=60)
+    ranks[1].kill()
+    ranks[1].communicate()
+    assert ranks[0].returncode == 1
+    assert (
+        "genesis-vec: rank 0 lost another rank, which has failed or took longer than collective_timeout=4 s" in output
+    )
 
 
 def test_ranks_started_with_other_settings_are_told_so(tmp_path: Path):
@@ -255,5 +300,5 @@ def test_killed_in_the_midst_of_saving_there_is_always_a_whole_newest_checkpoint
         state = load_checkpoint(run_dir)
         assert state["iteration"] > reached
         own = run_dir / "checkpoints" / f"iteration-{state['iteration']:06d}.rank0of1.pt"
-        assert load_checkpoint(own)["iteration"] == state["iteration"]
+        assert torch.load(own, weights_only=True)["iteration"] == state["iteration"]
         reached = state["iteration"]

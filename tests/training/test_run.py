@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 
 from genesis_vec import cli
-from genesis_vec.errors import CheckpointError
+from genesis_vec.errors import CheckpointError, DivergedError
 from genesis_vec.training import run as run_module
 from genesis_vec.training.checkpoint import load_checkpoint, save_checkpoint
 from genesis_vec.training.config import PPOConfig, TrainConfig
@@ -125,6 +125,50 @@ def test_an_interrupt_keeps_what_was_learnt(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "run" / "curves.png").is_file()
 
 
+def test_a_run_that_diverges_ends_with_what_is_not_finite_and_keeps_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    original = PPO.iterate
+
+    def breaking(self: PPO) -> dict[str, float]:
+        if self.iteration == 2:
+            self.policy.log_std.data.fill_(float("nan"))
+        return original(self)
+
+    monkeypatch.setattr(PPO, "iterate", breaking)
+    with pytest.raises(DivergedError, match=r"diverged in iteration 3: .*policy_loss.* not finite.*learning_rate"):
+        train(config(tmp_path / "run", 9), silent())
+    assert load_checkpoint(tmp_path / "run")["iteration"] == 2
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path):
+    with pytest.raises(TypeError, match="unknown arguments"):
+        train(config(tmp_path / "run", env=("speed=2",)), silent())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"learning_rate": float("inf")}, "ppo.learning_rate=inf must be above 0, and finite"),
+        ({"entropy_coefficient": float("nan")}, "ppo.entropy_coefficient=nan must be 0 or more, and finite"),
+        ({"hidden_sizes": (64, -3)}, r"ppo.hidden_sizes=\(64, -3\) must be one size of 1 or more for each layer"),
+    ],
+)
+def test_settings_that_cannot_train_are_refused(settings: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        PPOConfig(**settings)
+
+
+@pytest.mark.slow
+def test_compiled_training_learns_the_same_but_for_the_order_of_sums(tmp_path: Path, finished_run: tuple[Path, str]):
+    train(config(tmp_path / "run", compile=True), silent())
+    ours, theirs = load_checkpoint(tmp_path / "run")["policy"], load_checkpoint(finished_run[0])["policy"]
+    assert ours.keys() == theirs.keys(), "and under the same names"
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-4)
+
+
 def resumed(run_dir: Path, iterations: int, **kwargs: Any) -> str:
     """What a run says that goes on."""
     console = silent()
@@ -221,7 +265,7 @@ def test_two_runs_from_one_seed_end_with_the_same_parameters(tmp_path: Path, fin
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "GenesisCartPol-v0"], "Did you mean: `GenesisCartPole`"),
+        (["train", "GenesisCartPol-v0"], "`genesis-vec list` shows the ids"),
         (["train", "GenesisCartPole-v0", "--num-envs", "0"], "num_envs=0 must be at least 1"),
         (["train", "GenesisCartPole-v0", "--resume"], "used with run_dir"),
         (["train", "GenesisCartPole-v0", "--env", "nonsense"], "env='nonsense' must be NAME=VALUE"),

@@ -63,6 +63,7 @@ def a_slow_disk_is_waited_for(world: World, run_dir: Path) -> None:
 
     checkpoint.save_checkpoint = slow
     checkpoints = Checkpoints(run_dir, world, keep=2)
+    checkpoints.prepare()
     for iteration in range(1, 5):
         checkpoints.save(iteration, {"iteration": iteration}, {"rank": world.rank})
         world.barrier()

@@ -1,0 +1,65 @@
+"""stable-baselines3's PPO, with rollouts on the device and on several ranks: TorchPPO."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from genesis_vec.adapters.sb3 import SB3VecEnv, TorchPPO
+from genesis_vec.library_training.trainer import Normalized
+from genesis_vec.training.config import TrainConfig
+from genesis_vec.training.distributed import World
+
+
+class Trainer:
+    """See :class:`genesis_vec.library_training.trainer.Trainer`."""
+
+    autoreset_mode: ClassVar[AutoresetMode] = AutoresetMode.SAME_STEP
+    on_several_ranks: ClassVar[bool] = True
+
+    def __init__(self, env: VectorEnv, config: TrainConfig, run_dir: Path, world: World) -> None:
+        ppo = config.ppo
+        self._normalized = Normalized(env, ppo)
+        self._timesteps = config.iterations * ppo.rollout_steps * config.num_envs
+        self._model = TorchPPO(
+            "MlpPolicy",
+            SB3VecEnv(self._normalized.env),
+            world=world,
+            n_steps=ppo.rollout_steps,
+            batch_size=ppo.rollout_steps * env.num_envs // ppo.minibatches,
+            n_epochs=ppo.epochs,
+            gamma=ppo.gamma,
+            gae_lambda=ppo.gae_lambda,
+            clip_range=ppo.clip,
+            clip_range_vf=ppo.clip if ppo.clip_value else None,
+            # Its value loss is the mean square itself, ours half of it.
+            vf_coef=0.5 * ppo.value_coefficient,
+            ent_coef=ppo.entropy_coefficient,
+            learning_rate=ppo.learning_rate,
+            max_grad_norm=ppo.max_grad_norm,
+            policy_kwargs={
+                "net_arch": list(ppo.hidden_sizes),
+                "activation_fn": torch.nn.ELU,
+                "log_std_init": math.log(ppo.initial_std),
+            },
+            seed=config.seed,
+        )
+
+    def train(self) -> None:
+        """Trains for the run's iterations."""
+        self._model.learn(self._timesteps)
+
+    def save(self, folder: Path) -> Path:
+        """Writes sb3.zip, and the observations' statistics."""
+        self._normalized.save(folder)
+        self._model.save(folder / "sb3.zip")
+        return folder / "sb3.zip"
+
+    @torch.no_grad()
+    def act(self, observations: torch.Tensor) -> torch.Tensor:
+        """Actions without noise."""
+        return self._model.policy._predict(self._normalized.observations(observations), deterministic=True)
