@@ -13,7 +13,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 
 from genesis_vec.processes import start_process, stop_processes
 from genesis_vec.training.log import versions
@@ -21,6 +25,52 @@ from genesis_vec.training.log import versions
 ROBOTS = {"panda": "xml/franka_emika_panda/panda.xml", "go2": "urdf/go2/urdf/go2.urdf"}
 
 _T = TypeVar("_T")
+
+
+class FreeEnv(VectorEnv[Any, Any, Any]):
+    """An environment that costs nothing: it gives the same tensors in every step, in which the same rows end.
+
+    Args:
+        num_envs: Number of environments.
+        observation_size: Length of an observation.
+        action_size: Length of an action.
+        ended_every: Every how many rows there is one whose time is up in each step.
+        mode: The autoreset mode.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        observation_size: int,
+        action_size: int,
+        ended_every: int = 100,
+        mode: AutoresetMode = AutoresetMode.SAME_STEP,
+    ) -> None:
+        self.num_envs = num_envs
+        self.device = torch.device("cpu")
+        self.metadata = {"autoreset_mode": mode}
+        self.single_observation_space = spaces.Box(-np.inf, np.inf, (observation_size,), np.float32)
+        self.single_action_space = spaces.Box(-1.0, 1.0, (action_size,), np.float32)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        generator = torch.Generator().manual_seed(0)
+        self.observations = torch.randn(num_envs, observation_size, generator=generator)
+        self.rewards = torch.randn(num_envs, generator=generator)
+        self.truncated = torch.arange(num_envs) % ended_every == 0
+        self._terminated = torch.zeros_like(self.truncated)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[torch.Tensor, dict[str, Any]]:
+        return self.observations, {}
+
+    def step(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, dict]:
+        info = {
+            "episode": {"r": self.rewards, "l": self.rewards, "t": self.rewards},
+            "_episode": self.truncated,
+            "final_obs": self.observations,
+            "_final_obs": self.truncated,
+            "final_info": {},
+        }
+        return self.observations, self.rewards, self._terminated, self.truncated, info
 
 
 def use_one_thread() -> None:

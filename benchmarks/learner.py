@@ -21,13 +21,9 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 import tyro
-from common import in_turn, spread, write_record
-from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
+from common import FreeEnv, in_turn, spread, write_record
 from torch.profiler import ProfilerActivity, profile
 
 from genesis_vec.training.config import PPOConfig
@@ -63,36 +59,6 @@ class Settings:
     """Where the result goes."""
 
 
-class FreeEnv(VectorEnv[Any, Any, Any]):
-    """Gives the same tensors in every step; every hundredth environment's episode ends in each."""
-
-    def __init__(self, settings: Settings, num_envs: int) -> None:
-        self.num_envs = num_envs
-        self.device = torch.device("cpu")
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self.single_observation_space = spaces.Box(-np.inf, np.inf, (settings.observation_size,), np.float32)
-        self.single_action_space = spaces.Box(-1.0, 1.0, (settings.action_size,), np.float32)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        generator = torch.Generator().manual_seed(0)
-        self.observations = torch.randn(num_envs, settings.observation_size, generator=generator)
-        self.rewards = torch.randn(num_envs, generator=generator)
-        self.truncated = torch.arange(num_envs) % 100 == 0
-        self._terminated = torch.zeros_like(self.truncated)
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[torch.Tensor, dict[str, Any]]:
-        return self.observations, {}
-
-    def step(self, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, dict]:
-        info = {
-            "episode": {"r": self.rewards, "l": self.rewards},
-            "_episode": self.truncated,
-            "final_obs": self.observations,
-            "final_info": {},
-        }
-        return self.observations, self.rewards, self._terminated, self.truncated, info
-
-
 class Contender(Protocol):
     """A learner."""
 
@@ -109,7 +75,7 @@ class Ours:
             rollout_steps=settings.rollout_steps, epochs=settings.epochs, minibatches=settings.minibatches,
             hidden_sizes=settings.hidden_sizes, clip_value=True, entropy_coefficient=0.01, normalize_rewards=False,
         )  # fmt: skip
-        self.iterate = PPO(FreeEnv(settings, num_envs), config, seed=0).iterate
+        self.iterate = PPO(FreeEnv(num_envs, settings.observation_size, settings.action_size), config, seed=0).iterate
 
 
 class RslRl:
@@ -121,7 +87,7 @@ class RslRl:
         from rsl_rl.storage import RolloutStorage  # pyright: ignore[reportMissingImports]
         from tensordict import TensorDict  # pyright: ignore[reportMissingImports]
 
-        self._env = FreeEnv(settings, num_envs)
+        self._env = FreeEnv(num_envs, settings.observation_size, settings.action_size)
         self._steps = settings.rollout_steps
         self._observations = TensorDict({"policy": self._env.observations}, batch_size=[num_envs])
         groups = {"actor": ["policy"], "critic": ["policy"]}

@@ -109,12 +109,11 @@ def learn(file_descriptor: str, plan_text: str) -> None:
     collecting = 0.0
     collect = learner._collect
 
-    def timed_collect() -> dict[str, torch.Tensor]:
+    def timed_collect() -> None:
         nonlocal collecting
         start = time.perf_counter()
-        sums = collect()
+        collect()
         collecting += time.perf_counter() - start
-        return sums
 
     learner._collect = timed_collect
     connection.send("ready")

@@ -73,6 +73,27 @@ def play(arguments: Sequence[str]) -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportArguments:
+    """Write a trained policy as an ONNX model."""
+
+    checkpoint: Annotated[Path, tyro.conf.Positional]
+    """A checkpoint file, or a run's folder."""
+    out: Path | None = None
+    """The file; policy.onnx beside the checkpoint by default."""
+
+
+def export(arguments: Sequence[str]) -> None:
+    """Write a trained policy as an ONNX model."""
+    options = tyro.cli(ExportArguments, prog="genesis-vec export", args=arguments)
+
+    from rich.console import Console
+
+    from genesis_vec.training.export import export as run
+
+    run(options.checkpoint, options.out, Console(highlight=False, soft_wrap=True))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LaunchArguments:
     """Run independent programs, one per device, or one per combination of a sweep's values.
 
@@ -180,6 +201,7 @@ def list_ids_table() -> None:
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train,
     "play": play,
+    "export": export,
     "launch": launch,
     "list": list_ids,
 }

@@ -89,6 +89,10 @@ class CheckpointError(GenesisVecError):
     """A checkpoint file is missing, damaged, or of another format."""
 
 
+class ExportError(GenesisVecError):
+    """An exported policy does not do what the policy does."""
+
+
 class StateMismatchError(GenesisVecError):
     """A state is of an environment that is made differently, and cannot be restored into this one."""
 

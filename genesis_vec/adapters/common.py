@@ -1,4 +1,4 @@
-"""What the adapters share: a missing library named, an environment that would be misread refused, the pinned GPU."""
+"""What the adapters share: environments that would be misread are refused, the GPU that is pinned is found."""
 
 from __future__ import annotations
 
@@ -11,26 +11,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from genesis_vec.errors import LibraryNotFoundError, RendezvousError
-
-
-@contextlib.contextmanager
-def library(name: str, extra: str) -> Iterator[None]:
-    """A context for the imports from a library that may be missing.
-
-    Args:
-        name: The library's import name.
-        extra: The extra of this package that brings it.
-
-    Raises:
-        LibraryNotFoundError: If it is missing.
-    """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != name:
-            raise
-        raise LibraryNotFoundError(f"{name} is not installed: pip install 'genesis-vec[{extra}]'", name=name) from error
+from genesis_vec.errors import RendezvousError
 
 
 def check_env(env: Any, adapter: str, mode: AutoresetMode, otherwise: str) -> torch.device:

@@ -11,7 +11,8 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from genesis_vec.adapters.common import actor_and_critic, check_env, library
+from genesis_vec.adapters.common import actor_and_critic, check_env
+from genesis_vec.extras import library
 
 with library("rl_games", "rl-games"):
     from rl_games.common import env_configurations, vecenv

@@ -8,8 +8,9 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from genesis_vec.adapters.common import check_env, library
+from genesis_vec.adapters.common import check_env
 from genesis_vec.batches import ordinary_tensors
+from genesis_vec.extras import library
 
 with library("rsl_rl", "rsl-rl"):
     from rsl_rl.env import VecEnv

@@ -14,8 +14,9 @@ import gymnasium
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from genesis_vec.adapters.common import actor_and_critic, check_env, library, only_gpu_as_local_rank
+from genesis_vec.adapters.common import actor_and_critic, check_env, only_gpu_as_local_rank
 from genesis_vec.batches import select_rows
+from genesis_vec.extras import library
 
 with only_gpu_as_local_rank(), library("skrl", "skrl"):
     from skrl.agents.torch import Agent

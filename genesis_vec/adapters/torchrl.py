@@ -9,8 +9,9 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from genesis_vec.adapters.common import check_env, library
+from genesis_vec.adapters.common import check_env
 from genesis_vec.batches import map_observation, ordinary_tensors, rows_like
+from genesis_vec.extras import library
 from genesis_vec.task_check import torch_dtype
 
 with library("torchrl", "torchrl"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from signal import SIGINT, Signals
 
 import torch
+from gymnasium.vector import AutoresetMode
 from rich.console import Console
 
 from genesis_vec.batches import split_evenly
@@ -78,10 +79,12 @@ def _train(config: TrainConfig, trainer_class: type[Trainer], world: World, cons
         raise CheckpointError(f"{run_dir} holds a run already: give another run_dir")
     first_row, count = split_evenly(0, config.num_envs, world.size)[world.rank]
     env_kwargs = {**config.env_kwargs(), "first_env_index": first_row}
+    mode = trainer_class.autoreset_mode
+    training_kwargs = env_kwargs if mode is AutoresetMode.SAME_STEP else {**env_kwargs, "autoreset_mode": mode}
     stop = StopRequest()
     env, error = None, None
     try:
-        env = make_env(config.env_id, count, {**env_kwargs, "autoreset_mode": trainer_class.autoreset_mode})
+        env = make_env(config.env_id, count, training_kwargs)
     except Exception as caught:
         error = caught
     try:

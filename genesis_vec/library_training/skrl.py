@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from genesis_vec.adapters.common import library
 from genesis_vec.adapters.skrl import SkrlWrapper, with_final_observations
+from genesis_vec.extras import library
 from genesis_vec.training.config import TrainConfig
 from genesis_vec.training.distributed import World
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from genesis_vec.adapters.common import library
 from genesis_vec.adapters.torchrl import TorchRLEnv
+from genesis_vec.extras import library
 from genesis_vec.library_training.trainer import Normalized
 from genesis_vec.training.config import TrainConfig
 from genesis_vec.training.distributed import World

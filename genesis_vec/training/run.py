@@ -109,23 +109,41 @@ def make_env(env_id: str, num_envs: int, env_kwargs: dict[str, Any]) -> VectorEn
     return env
 
 
+def policy_of(state: dict[str, Any]) -> ActorCritic:
+    """The policy of a checkpoint, on the CPU.
+
+    Raises:
+        CheckpointError: If the checkpoint is without a part of it.
+    """
+    ppo = PPOConfig(**{**state["config"]["ppo"], "hidden_sizes": tuple(state["config"]["ppo"]["hidden_sizes"])})
+    weights = state["policy"]
+    missing = {"observation_mean", "observation_inverse_std", "log_std"} - weights.keys()
+    if missing:
+        raise CheckpointError(f"the checkpoint's policy is without {', '.join(sorted(missing))}")
+    sizes = len(weights["observation_mean"]), len(weights["log_std"])
+    policy = ActorCritic(*sizes, ppo.hidden_sizes, ppo.initial_std, 0)
+    try:
+        policy.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointError(f"the checkpoint's policy is not of its own settings: {error}") from error
+    return policy.eval()
+
+
 def load_policy(state: dict[str, Any], env: VectorEnv) -> ActorCritic:
     """The policy of a checkpoint, for an environment, on its device.
 
     Raises:
         CheckpointError: If the checkpoint is of an environment with other spaces.
     """
-    ppo = PPOConfig(**{**state["config"]["ppo"], "hidden_sizes": tuple(state["config"]["ppo"]["hidden_sizes"])})
-    observation_shape, action_shape = env.single_observation_space.shape, env.single_action_space.shape
-    assert observation_shape is not None and action_shape is not None
-    policy = ActorCritic(observation_shape[0], action_shape[0], ppo.hidden_sizes, ppo.initial_std, 0)
-    try:
-        policy.load_state_dict(state["policy"])
-    except RuntimeError as error:
+    policy = policy_of(state)
+    own = ((len(policy.observation_mean),), (len(policy.log_std),))
+    given = (env.single_observation_space.shape, env.single_action_space.shape)
+    if own != given:
         raise CheckpointError(
-            f"the checkpoint's policy does not fit observations {observation_shape} and actions {action_shape}: {error}"
-        ) from error
-    return policy.to(env.unwrapped.device).eval()  # type: ignore[attr-defined]
+            f"the checkpoint's policy is for observations {own[0]} and actions {own[1]}, the environment has "
+            f"{given[0]} and {given[1]}"
+        )
+    return policy.to(env.unwrapped.device)  # type: ignore[attr-defined]
 
 
 class _Run:

@@ -99,6 +99,7 @@ def test_episodes_can_begin_at_different_steps_so_that_time_limits_do_not_come_t
         RslRlVecEnv(CounterEnv()).episode_length_buf = torch.zeros(3, dtype=torch.int64)
 
 
+@pytest.mark.slow
 def test_workers_take_the_steps_of_their_own_rows():
     with contextlib.closing(
         MultiDeviceVectorEnv(CountingTask, 5, devices="cpu:1", envs_per_scene=2, max_episode_steps=5)

@@ -75,8 +75,9 @@ class ToyEnv(VectorEnv[Any, Any, Any]):
         self._returns = self._returns + reward
         self._steps += 1
         ended = self._everyone & (self._steps >= LIMIT)
-        episode = {"r": self._returns * ended, "l": self._steps * ended}
+        episode = {"r": self._returns * ended, "l": self._steps * ended, "t": torch.zeros(self.num_envs)}
         info = {"episode": episode, "_episode": ended, "final_obs": self._target.clone(), "final_info": {}}
+        info["_final_obs"] = ended
         if self._steps >= LIMIT:
             self._begin()
         return self._target.clone(), reward, torch.zeros_like(ended), ended, info

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from genesis_vec.adapters.common import library
 from genesis_vec.adapters.sb3.vec_env import SB3VecEnv
 from genesis_vec.batches import map_observation
+from genesis_vec.extras import library
 from genesis_vec.moments import RunningMoments, batch_moments
 from genesis_vec.training.distributed import World
 from genesis_vec.training.rollout import advantages_and_returns

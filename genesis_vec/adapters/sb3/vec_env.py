@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from genesis_vec.adapters.common import check_env, library
+from genesis_vec.adapters.common import check_env
 from genesis_vec.batches import leaves, map_observation
+from genesis_vec.extras import library
 
 with library("stable_baselines3", "sb3"):
     from stable_baselines3.common.monitor import Monitor
