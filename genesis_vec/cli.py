@@ -93,6 +93,33 @@ def export(arguments: Sequence[str]) -> None:
     run(options.checkpoint, options.out, Console(highlight=False, soft_wrap=True))
 
 
+def size(arguments: Sequence[str]) -> None:
+    """Find out how many environments this machine should run."""
+    from genesis_vec.benchmark.size import SizeConfig
+    from genesis_vec.benchmark.size import size as run
+
+    if run(tyro.cli(SizeConfig, prog="genesis-vec size", args=arguments)) is None:
+        raise SystemExit(1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoctorArguments:
+    """Find out what works on this machine, and what would help where something does not."""
+
+    json: bool = False
+    """Print everything as JSON."""
+
+
+def doctor(arguments: Sequence[str]) -> None:
+    """Find out what works on this machine."""
+    options = tyro.cli(DoctorArguments, prog="genesis-vec doctor", args=arguments)
+
+    from genesis_vec.doctor import doctor as run
+
+    if not run(options.json):
+        raise SystemExit(1)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaunchArguments:
     """Run independent programs, one per device, or one per combination of a sweep's values.
@@ -202,6 +229,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train,
     "play": play,
     "export": export,
+    "size": size,
+    "doctor": doctor,
     "launch": launch,
     "list": list_ids,
 }

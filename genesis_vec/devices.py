@@ -143,7 +143,7 @@ def parse_devices(
     """
     environment = os.environ if environment is None else environment
     if devices == "auto":
-        visible = _visible_gpus(environment)
+        visible = visible_gpus(environment)
         if visible:
             return [_gpu(index, visible) for index in range(len(visible))]
         cores = usable_cores()
@@ -161,7 +161,7 @@ def parse_devices(
                 raise ValueError(f"devices={devices!r} asks for {count} processes; at least 1 is needed")
             return [_CPU] * count
         if kind == "cuda":
-            visible = _visible_gpus(environment)
+            visible = visible_gpus(environment)
             if not detail and not visible:
                 raise DeviceNotFoundError(
                     f"devices={devices!r}: this process sees no GPU ({_visibility(environment)}). Check the driver and "
@@ -170,7 +170,7 @@ def parse_devices(
             indices = range(len(visible)) if not detail else _parse_indices(devices, detail)
             return [_gpu(index, visible, environment) for index in indices]
     elif isinstance(devices, int) and not isinstance(devices, bool):
-        return [_gpu(devices, _visible_gpus(environment), environment)]
+        return [_gpu(devices, visible_gpus(environment), environment)]
     elif isinstance(devices, Iterable) and not isinstance(devices, Mapping):
         parsed = [device for name in devices for device in _parse_one(name, environment)]
         kinds = {device.local_name for device in parsed}
@@ -248,7 +248,7 @@ def _gpu(index: int, visible: Sequence[str], environment: Mapping[str, str] | No
     return ProcessDevice(f"cuda:{index}", index, variables)
 
 
-def _visible_gpus(environment: Mapping[str, str]) -> list[str]:
+def visible_gpus(environment: Mapping[str, str]) -> list[str]:
     """The GPUs that this process sees, as entries of CUDA_VISIBLE_DEVICES; CUDA itself is not asked."""
     listed = environment.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
