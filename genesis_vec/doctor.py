@@ -290,7 +290,7 @@ def _simulate(device: str) -> dict[str, Any]:
     env.close()
     return {
         "engine": {
-            "backend": gs.backend.name if hasattr(gs.backend, "name") else str(gs.backend),
+            "backend": gs.backend.name,
             "kernel_cache": cache,
         }
     }

@@ -155,7 +155,7 @@ def test_a_dict_observation_is_refused_with_the_remedy():
         ({"minibatches": 5}, r"ppo.minibatches=5 must be a divisor of rollout_steps=24"),
         ({"gamma": 0.0}, r"ppo.gamma=0.0 must be in \(0, 1\]"),
         ({"clip": -1.0}, r"ppo.clip=-1.0 must be above 0"),
-        ({"hidden_sizes": ()}, r"ppo.hidden_sizes=\(\) must be at least one layer"),
+        ({"hidden_sizes": ()}, r"ppo.hidden_sizes=\(\) must be one size of 1 or more for each layer"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str):
