@@ -290,7 +290,7 @@ def _simulate(device: str) -> dict[str, Any]:
     env.close()
     return {
         "engine": {
-            "backend": gs.backend.name,
+            "backend": gs.backend.name,  # type: ignore[union-attr]
             "kernel_cache": cache,
         }
     }
