@@ -175,6 +175,10 @@ class _Run:
         config, world = self._config, self._world
         first_row, count = split_evenly(0, config.num_envs, world.size)[world.rank]
         env, error = None, None
+        if config.compile:
+            # torch's compiler imports it, which fails once Genesis is imported.
+            with contextlib.suppress(ImportError):
+                import setuptools  # noqa: F401
         try:
             env = make_env(config.env_id, count, {**config.env_kwargs(), "first_env_index": first_row})
         except Exception as caught:

@@ -162,7 +162,12 @@ def test_settings_that_cannot_train_are_refused(settings: dict[str, Any], messag
 
 @pytest.mark.slow
 def test_compiled_training_learns_the_same_but_for_the_order_of_sums(tmp_path: Path, finished_run: tuple[Path, str]):
-    train(config(tmp_path / "run", compile=True), silent())
+    # In a process of its own: torch's compiler and setuptools disagree about distutils where pytest has imported both.
+    code = (
+        "from tests.training.test_run import config, silent, train; from pathlib import Path; "
+        f"train(config(Path({str(tmp_path / 'run')!r}), compile=True), silent())"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=500, cwd=Path(__file__).parents[2])
     ours, theirs = load_checkpoint(tmp_path / "run")["policy"], load_checkpoint(finished_run[0])["policy"]
     assert ours.keys() == theirs.keys(), "and under the same names"
     for name, value in theirs.items():
