@@ -1,16 +1,12 @@
-"""What the benchmarks share: the robots, the bare engine step, medians with their spread, and the record of a run."""
+"""What the benchmarks share: the robots, the bare engine step, a free environment, processes that take turns."""
 
 from __future__ import annotations
 
-import dataclasses
-import importlib.metadata
 import json
 import os
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,9 +16,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from genesis_vec.processes import start_process, stop_processes
-from genesis_vec.training.log import versions
 
 ROBOTS = {"panda": "xml/franka_emika_panda/panda.xml", "go2": "urdf/go2/urdf/go2.urdf"}
+RANDOM_ACTIONS = "uniform random in [-1, 1], joint position targets"
 
 _T = TypeVar("_T")
 
@@ -144,47 +140,3 @@ def in_turn(items: Sequence[_T], round_index: int) -> list[_T]:
     """The items, beginning with another one in each round: none always follows the same disturbance."""
     first = round_index % len(items)
     return [*items[first:], *items[:first]]
-
-
-def median_and_quartiles(values: Iterable[float], digits: int) -> tuple[float, list[float]]:
-    """The median, and the lower and the upper quartile."""
-    lower, median, upper = statistics.quantiles(values, n=4)
-    return round(median, digits), [round(lower, digits), round(upper, digits)]
-
-
-def spread(values: Iterable[float], digits: int) -> dict[str, Any]:
-    """The same, as a part of a record."""
-    median, quartiles = median_and_quartiles(values, digits)
-    return {"median": median, "quartiles": quartiles}
-
-
-def write_record(
-    out: Path, benchmark: str, settings: Any, results: Any, *, device: str, packages: Sequence[str] = (), **more: Any
-) -> None:
-    """Writes a result with all that it depends on: settings, versions, hardware.
-
-    Args:
-        out: The file.
-        benchmark: Name of the benchmark.
-        settings: A dataclass.
-        results: What was measured.
-        device: The device measured on.
-        packages: Packages whose versions matter beside those that always do; those not installed are given as None.
-        **more: Further entries, put after the settings.
-    """
-    record = {
-        "benchmark": benchmark,
-        "settings": json.loads(json.dumps(dataclasses.asdict(settings), default=str)),
-        **more,
-        "versions": {**versions(device), **{name: _version(name) for name in packages}},
-        "results": results,
-    }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(record, indent=2) + "\n")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

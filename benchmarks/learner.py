@@ -23,9 +23,10 @@ from typing import Any, Protocol
 
 import torch
 import tyro
-from common import FreeEnv, in_turn, spread, write_record
+from common import FreeEnv, in_turn
 from torch.profiler import ProfilerActivity, profile
 
+from genesis_vec.benchmark.record import Metric, spread, write_record
 from genesis_vec.training.config import PPOConfig
 from genesis_vec.training.ppo import PPO
 
@@ -124,7 +125,7 @@ def share_outside_products(contender: Contender) -> float:
     return 1.0 - sum(times.get(name, 0.0) for name in _PRODUCTS) / sum(times.values())
 
 
-def measure(settings: Settings, num_envs: int) -> dict[str, Any]:
+def measure(settings: Settings, num_envs: int) -> tuple[dict[str, Any], list[Metric]]:
     with contextlib.redirect_stdout(io.StringIO()):
         contenders: dict[str, Contender] = {name: make(settings, num_envs) for name, make in CONTENDERS.items()}
     for contender in contenders.values():
@@ -137,27 +138,36 @@ def measure(settings: Settings, num_envs: int) -> dict[str, Any]:
             contenders[name].iterate()
             rates[name] = settings.rollout_steps * num_envs / (time.perf_counter() - start)
         rounds.append(rates)
+    ratios = [rates["ours"] / rates["rsl_rl"] for rates in rounds]
+    metrics = [
+        Metric(f"{num_envs} envs: ours / rsl_rl", "ratio", "higher", ratios),
+        Metric(f"{num_envs} envs: ours, env-steps/s", "rate", "higher", [rates["ours"] for rates in rounds]),
+    ]
     return {
         "env_steps_per_s": {name: spread((rates[name] for rates in rounds), 0) for name in contenders},
-        "ours_over_rsl_rl": spread((rates["ours"] / rates["rsl_rl"] for rates in rounds), 3),
+        "ours_over_rsl_rl": spread(ratios, 3),
         "share_outside_matrix_products": {
             name: round(share_outside_products(contender), 3) for name, contender in contenders.items()
         },
-    }
+    }, metrics
 
 
 def main() -> None:
     settings = tyro.cli(Settings)
     torch.set_num_threads(settings.torch_threads)
-    results = {}
+    results: dict[str, Any] = {}
+    metrics: list[Metric] = []
     for num_envs in settings.num_envs:
-        result = results[str(num_envs)] = measure(settings, num_envs)
+        result, of_size = measure(settings, num_envs)
+        results[str(num_envs)] = result
+        metrics += of_size
         ratio = result["ours_over_rsl_rl"]
         verdict = "met" if ratio["median"] >= AIM else "NOT MET"
         print(f"{num_envs} envs: ours over rsl_rl {ratio['median']} {ratio['quartiles']}, aim {AIM}: {verdict}")
         print(f"  not matrix products: {result['share_outside_matrix_products']}")
     write_record(
-        settings.out, "learner", settings, results, device="cpu", packages=("rsl-rl-lib", "tensordict"),
+        settings.out, "learner", settings, results, device="cpu", physics=None, metrics=metrics,
+        packages=("rsl-rl-lib", "tensordict"),
         aims={"ours / rsl_rl": AIM},
     )  # fmt: skip
 

@@ -28,10 +28,11 @@ from typing import Any
 import gymnasium
 import torch
 import tyro
-from common import ROBOTS, FreeEnv, in_turn, spread, use_one_thread, write_record
+from common import ROBOTS, FreeEnv, in_turn, use_one_thread
 from gymnasium.vector import AutoresetMode
 
 from genesis_vec.adapters.sb3 import SB3VecEnv, TorchPPO
+from genesis_vec.benchmark.record import Metric, Physics, spread, write_record
 from genesis_vec.library_training import rl_games, rsl_rl, skrl, torchrl
 from genesis_vec.library_training.recorder import ProgressRecorder
 from genesis_vec.training.config import PPOConfig, TrainConfig
@@ -242,7 +243,7 @@ def contenders(settings: Settings, ended: float, folder: Path) -> dict[str, Cont
         }
 
 
-def overhead(settings: Settings, ended: float, folder: Path) -> dict[str, Any]:
+def overhead(settings: Settings, ended: float, folder: Path) -> tuple[dict[str, Any], list[Metric]]:
     made = contenders(settings, ended, folder)
     rounds = []
     for index in range(settings.rounds + 1):
@@ -253,9 +254,15 @@ def overhead(settings: Settings, ended: float, folder: Path) -> dict[str, Any]:
         rounds.append(result)
     rounds = rounds[1:]  # the first warms up
 
-    def ratio(one: str, other: str, figure: str = "overhead_ms") -> dict[str, Any]:
-        return spread((row[one][figure] / row[other][figure] for row in rounds), 3)
+    def ratio(one: str, other: str, figure: str = "overhead_ms") -> list[float]:
+        return [row[one][figure] / row[other][figure] for row in rounds]
 
+    ratios = {
+        "torch_ppo / sb3": ratio("sb3, TorchPPO", "sb3, SB3VecEnv"),
+        "SB3VecEnv / naive adapter": ratio("sb3, SB3VecEnv", "sb3, naive adapter", "adapter_ms"),
+        "sb3 with SB3VecEnv / with naive adapter": ratio("sb3, SB3VecEnv", "sb3, naive adapter"),
+    }
+    metrics = [Metric(f"{ended:g} ended: {name}", "ratio", "lower", values) for name, values in ratios.items()]
     return {
         "overhead_ms_per_step": {name: spread((row[name]["overhead_ms"] for row in rounds), 3) for name in made},
         "adapter_ms_per_step": {
@@ -263,10 +270,8 @@ def overhead(settings: Settings, ended: float, folder: Path) -> dict[str, Any]:
             for name in made
             if "adapter_ms" in rounds[0][name]
         },
-        "torch_ppo / sb3": ratio("sb3, TorchPPO", "sb3, SB3VecEnv"),
-        "SB3VecEnv / naive adapter": ratio("sb3, SB3VecEnv", "sb3, naive adapter", "adapter_ms"),
-        "sb3 with SB3VecEnv / with naive adapter": ratio("sb3, SB3VecEnv", "sb3, naive adapter"),
-    }
+        **{name: spread(values, 3) for name, values in ratios.items()},
+    }, metrics
 
 
 class Ends:
@@ -330,9 +335,12 @@ def main() -> None:
     settings = tyro.cli(Settings)
     use_one_thread()
     results: dict[str, Any] = {}
+    metrics: list[Metric] = []
     with tempfile.TemporaryDirectory() as folder:
         for ended in settings.ended_per_step:
-            result = results[f"ended_per_step={ended:g}"] = overhead(settings, ended, Path(folder))
+            result, of_share = overhead(settings, ended, Path(folder))
+            results[f"ended_per_step={ended:g}"] = result
+            metrics += of_share
             print(f"{ended:.1%} of {settings.num_envs} environments end in each step")
             for name, figure in result["overhead_ms_per_step"].items():
                 print(f"  {name:<20}{figure['median']:8.3f} ms per step {figure['quartiles']}")
@@ -348,7 +356,10 @@ def main() -> None:
         packages=(
             "stable-baselines3", "rsl-rl-lib", "skrl", "rl-games", "torchrl", "tensordict",
         ),
-        aims=AIMS, robot=ROBOTS["go2"],
+        metrics=metrics, aims=AIMS,
+        physics=Physics(
+            robot=ROBOTS["go2"], dt=0.02, substeps=2, self_collision=True, actions="of the policies being trained"
+        ),
     )  # fmt: skip
 
 

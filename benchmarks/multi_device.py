@@ -33,18 +33,18 @@ import gymnasium
 import torch
 import tyro
 from common import (
+    RANDOM_ACTIONS,
     ROBOTS,
     PipedProcesses,
     bare_step,
     in_turn,
     position_targets,
     random_actions,
-    spread,
     use_one_thread,
-    write_record,
 )
 
 from genesis_vec import GenesisVectorEnv
+from genesis_vec.benchmark.record import Metric, Physics, spread, write_record
 from genesis_vec.tasks.rigid import RigidTask
 
 # What ours should be at least, as a multiple of another contender's env-steps/s.
@@ -198,7 +198,7 @@ def same_states(contenders: dict[str, Contender], steps: int) -> bool:
     return all(torch.equal(first, other) for other in others)
 
 
-def measure(settings: Settings) -> dict[str, Any]:
+def measure(settings: Settings) -> tuple[dict[str, Any], list[Metric]]:
     with contextlib.ExitStack() as stack:
         contenders: dict[str, Contender] = {}
         for name, make in {
@@ -220,19 +220,26 @@ def measure(settings: Settings) -> dict[str, Any]:
             }
             rounds.append(rates)
             print(f"round {index + 1}: " + ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items()))
+    metrics = [
+        *(
+            Metric(f"ours / {name}", "ratio", "higher", [rates["ours"] / rates[name] for rates in rounds])
+            for name in AIMS
+        ),
+        Metric("ours: env-steps/s", "rate", "higher", [rates["ours"] for rates in rounds]),
+    ]
     return {
         "states_are_the_same": are_same,
         "env_steps_per_s": {name: spread((rates[name] for rates in rounds), 1) for name in contenders},
         "ours_over": {name: spread((rates["ours"] / rates[name] for rates in rounds), 3) for name in AIMS},
         "two_free_over_one_scene": spread((rates["two_free"] / rates["one_scene"] for rates in rounds), 3),
         "rounds": [{name: round(rate, 1) for name, rate in rates.items()} for rates in rounds],
-    }
+    }, metrics
 
 
 def main() -> None:
     settings = tyro.cli(Settings)
     use_one_thread()
-    results = measure(settings)
+    results, metrics = measure(settings)
     for name, ratio in results["ours_over"].items():
         verdict = "met" if ratio["median"] >= AIMS[name] else "NOT MET"
         print(f"ours over {name}: {ratio['median']} {ratio['quartiles']}, aim {AIMS[name]}: {verdict}")
@@ -242,11 +249,13 @@ def main() -> None:
         settings,
         results,
         device="cpu",
-        robot="go2",
-        actions="uniform random in [-1, 1], joint position targets",
-        precision="32",
+        physics=Physics(
+            robot=ROBOTS["go2"], dt=settings.dt, substeps=settings.substeps, self_collision=settings.self_collision,
+            actions=RANDOM_ACTIONS,
+        ),
+        metrics=metrics,
         aims={f"ours / {name}": aim for name, aim in AIMS.items()},
-    )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from pathlib import Path
 import gymnasium
 import torch
 import tyro
-from common import ROBOTS, bare_step, median_and_quartiles, position_targets, random_actions, write_record
+from common import RANDOM_ACTIONS, ROBOTS, bare_step, position_targets, random_actions
 
-import genesis_vec  # noqa: F401 - registers the ids
+from genesis_vec.benchmark.record import Metric, Physics, median_and_quartiles, write_record
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def measure(robot: str, num_envs: int, settings: Settings) -> dict[str, object]:
+def measure(robot: str, num_envs: int, settings: Settings) -> tuple[dict[str, object], list[Metric]]:
     env = gymnasium.make_vec(
         "GenesisRigid-v0",
         num_envs=num_envs,
@@ -89,8 +89,14 @@ def measure(robot: str, num_envs: int, settings: Settings) -> dict[str, object]:
     pairs = settings.pairs if num_envs < 1024 else max(10, settings.pairs // 4)
     timings = [(seconds(environment), seconds(bare)) for _ in range(pairs)]
     env.close()
-    ratio, quartiles = median_and_quartiles((bare_s / environment_s for environment_s, bare_s in timings), 4)
+    ratios = [bare_s / environment_s for environment_s, bare_s in timings]
+    ratio, quartiles = median_and_quartiles(ratios, 4)
     steps = num_envs * settings.block_steps
+    name = f"{robot}, {num_envs} envs"
+    metrics = [
+        Metric(f"{name}: environment / bare loop", "ratio", "higher", ratios),
+        Metric(f"{name}: env-steps/s", "rate", "higher", [steps / environment_s for environment_s, _ in timings]),
+    ]
     return {
         "robot": robot,
         "num_envs": num_envs,
@@ -99,17 +105,19 @@ def measure(robot: str, num_envs: int, settings: Settings) -> dict[str, object]:
         "ratio_quartiles": quartiles,
         "env_steps_per_s_median": round(steps / statistics.median(t for t, _ in timings), 1),
         "bare_steps_per_s_median": round(steps / statistics.median(t for _, t in timings), 1),
-    }
+    }, metrics
 
 
 def main() -> None:
     settings = tyro.cli(Settings)
     torch.set_num_threads(settings.torch_threads)
-    results = []
+    results: list[dict[str, object]] = []
+    metrics: list[Metric] = []
     for robot in ROBOTS:
         for num_envs in settings.num_envs:
-            result = measure(robot, num_envs, settings)
+            result, of_size = measure(robot, num_envs, settings)
             results.append(result)
+            metrics += of_size
             print(
                 f"{robot:<6} {num_envs:>6} envs: {result['ratio_median']} of the bare loop "
                 f"(quartiles {result['ratio_quartiles']}), {result['env_steps_per_s_median']:,} env-steps/s"
@@ -120,9 +128,12 @@ def main() -> None:
         settings,
         results,
         device=settings.device,
-        actions="uniform random in [-1, 1], joint position targets",
-        precision="32",
-    )
+        physics=Physics(
+            robot=list(ROBOTS.values()), dt=settings.dt, substeps=settings.substeps,
+            self_collision=settings.self_collision, actions=RANDOM_ACTIONS,
+        ),
+        metrics=metrics,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 import tyro
-from common import in_turn, random_actions, spread, use_one_thread, write_record
+from common import in_turn, random_actions, use_one_thread
 from transport_contenders import (
     ACTION_SIZE,
     Contender,
@@ -42,6 +42,8 @@ from transport_contenders import (
     SpinningSignal,
     check,
 )
+
+from genesis_vec.benchmark.record import Metric, spread, write_record
 
 # What ours should be at most, as a share of another contender's time per step.
 AIMS = {"plain_pipes": 0.75, "torchrl": 0.25}
@@ -88,7 +90,7 @@ def contenders(num_envs: int, settings: Settings) -> dict[str, Callable[[], Cont
     return found
 
 
-def measure(num_envs: int, settings: Settings) -> dict[str, Any]:
+def measure(num_envs: int, settings: Settings) -> tuple[dict[str, Any], list[Metric]]:
     with contextlib.ExitStack() as stack:
         running: dict[str, Contender] = {}
         workers: dict[str, set[int]] = {}
@@ -103,6 +105,14 @@ def measure(num_envs: int, settings: Settings) -> dict[str, Any]:
             times = {name: time_block(running[name], actions, settings) for name in in_turn(list(running), index)}
             rounds.append(times)
         idle_s = idle_processor_time(workers, settings.idle_s)
+    metrics = [
+        *(
+            Metric(f"{num_envs} envs: ours / {name}", "ratio", "lower", [row["ours"] / row[name] for row in rounds])
+            for name in AIMS
+            if name in running
+        ),
+        Metric(f"{num_envs} envs: ours, steps/s", "rate", "higher", [1e6 / row["ours"] for row in rounds]),
+    ]
     return {
         "num_envs": num_envs,
         "contenders": {
@@ -121,7 +131,7 @@ def measure(num_envs: int, settings: Settings) -> dict[str, Any]:
             for name in running
             if name.startswith("plain_") and name != "plain_pipes"
         },
-    }
+    }, metrics
 
 
 def time_block(contender: Contender, actions: list[torch.Tensor], settings: Settings) -> float:
@@ -187,16 +197,21 @@ def main() -> None:
     if not importlib.util.find_spec("torchrl"):
         print("TorchRL is not installed (extra 'torchrl'), so it does not take part")
     resource_tracker.ensure_running()  # a process of multiprocessing's own, which is nobody's worker
-    results = []
+    results: list[dict[str, Any]] = []
+    metrics: list[Metric] = []
     for num_envs in settings.sizes:
-        results.append(measure(num_envs, settings))
-        report(results[-1])
+        result, of_size = measure(num_envs, settings)
+        results.append(result)
+        metrics += of_size
+        report(result)
     write_record(
         settings.out,
         "transport",
         settings,
         results,
         device="cpu",
+        physics=None,
+        metrics=metrics,
         packages=("torchrl", "tensordict"),
         environment="48 float32 observations, 12 float32 actions, float32 reward, two bool flags; costs nothing",
         aims={f"ours / {name}": aim for name, aim in AIMS.items()},

@@ -26,7 +26,9 @@ from typing import Any
 
 import torch
 import tyro
-from common import ROBOTS, PipedProcesses, in_turn, spread, use_one_thread, write_record
+from common import ROBOTS, PipedProcesses, in_turn, use_one_thread
+
+from genesis_vec.benchmark.record import Metric, Physics, spread, write_record
 
 AIM = 0.9
 GROUPS = {"one": [1], "two": [2], "two_free": [1, 1]}
@@ -130,7 +132,7 @@ def learn(file_descriptor: str, plan_text: str) -> None:
             connection.send((steps / seconds, collecting / seconds))
 
 
-def measure(settings: Settings) -> dict[str, Any]:
+def measure(settings: Settings) -> tuple[dict[str, Any], list[Metric]]:
     with contextlib.ExitStack() as stack:
         groups: dict[str, Group] = {}
         for name, sizes in GROUPS.items():
@@ -143,27 +145,37 @@ def measure(settings: Settings) -> dict[str, Any]:
             rounds.append(blocks)
             print(f"round {index + 1}: " + ", ".join(f"{name} {rate:,.0f}" for name, (rate, _) in blocks.items()))
     rates = [{name: rate for name, (rate, _) in blocks.items()} for blocks in rounds]
+    efficiency = [rate["two"] / (2.0 * rate["one"]) for rate in rates]
+    metrics = [
+        Metric("weak efficiency", "ratio", "higher", efficiency),
+        Metric("two / two free", "ratio", "higher", [rate["two"] / rate["two_free"] for rate in rates]),
+        Metric("two: env-steps/s", "rate", "higher", [rate["two"] for rate in rates]),
+    ]
     return {
         "env_steps_per_s": {name: spread((rate[name] for rate in rates), 1) for name in GROUPS},
-        "weak_efficiency": spread((rate["two"] / (2.0 * rate["one"]) for rate in rates), 3),
+        "weak_efficiency": spread(efficiency, 3),
         "two_over_two_free": spread((rate["two"] / rate["two_free"] for rate in rates), 3),
         "communication_and_waiting_share": spread((1.0 - rate["two"] / rate["two_free"] for rate in rates), 3),
         "collecting_share": {name: spread((blocks[name][1] for blocks in rounds), 3) for name in GROUPS},
         "rounds": [{name: round(value, 1) for name, value in rate.items()} for rate in rates],
-    }
+    }, metrics
 
 
 def main() -> None:
     settings = tyro.cli(Settings)
     use_one_thread()
-    results = measure(settings)
+    results, metrics = measure(settings)
     efficiency = results["weak_efficiency"]
     verdict = "met" if efficiency["median"] >= AIM else "NOT MET"
     print(f"weak efficiency {efficiency['median']} {efficiency['quartiles']}, aim {AIM}: {verdict}")
     print(f"communication and waiting: {results['communication_and_waiting_share']}")
     write_record(
-        settings.out, "weak_scaling", settings, results, device="cpu", robot="go2", precision="32",
-        actions="of the untrained policy being trained", aims={"two / (2 one)": AIM},
+        settings.out, "weak_scaling", settings, results, device="cpu", metrics=metrics,
+        physics=Physics(
+            robot=ROBOTS["go2"], dt=settings.dt, substeps=settings.substeps, self_collision=settings.self_collision,
+            actions="of the untrained policy being trained",
+        ),
+        aims={"two / (2 one)": AIM},
     )  # fmt: skip
 
 

@@ -102,6 +102,15 @@ def size(arguments: Sequence[str]) -> None:
         raise SystemExit(1)
 
 
+def bench(arguments: Sequence[str]) -> None:
+    """Run the benchmarks, and compare them with an older run."""
+    from genesis_vec.benchmark.bench import BenchConfig
+    from genesis_vec.benchmark.bench import bench as run
+
+    if not run(tyro.cli(BenchConfig, prog="genesis-vec bench", args=arguments)):
+        raise SystemExit(1)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DoctorArguments:
     """Find out what works on this machine, and what would help where something does not."""
@@ -230,6 +239,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "play": play,
     "export": export,
     "size": size,
+    "bench": bench,
     "doctor": doctor,
     "launch": launch,
     "list": list_ids,

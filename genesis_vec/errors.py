@@ -93,6 +93,10 @@ class ExportError(GenesisVecError):
     """An exported policy does not do what the policy does."""
 
 
+class BenchmarkError(GenesisVecError):
+    """A benchmark failed or is not there."""
+
+
 class StateMismatchError(GenesisVecError):
     """A state is of an environment that is made differently, and cannot be restored into this one."""
 

@@ -1,0 +1,208 @@
+"""``genesis-vec bench``: the benchmark suite in one command, and its comparison with an older run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import runpy
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from genesis_vec.benchmark.compare import TOLERANCE, Comparison, compare
+from genesis_vec.benchmark.record import SCHEMA, hardware, plain, read_record, write_json
+from genesis_vec.errors import BenchmarkError
+from genesis_vec.processes import exit_in_words, start_process, stop_processes
+
+SUITE: dict[str, list[str]] = {
+    "counts": [],
+    "step_overhead": ["--num-envs", "64", "256", "--pairs", "16"],
+    "multi_device": ["--num-envs", "512", "--rounds", "4", "--block-steps", "50"],
+    "transport": ["--sizes", "64", "4096", "--rounds", "8", "--block-steps", "50", "--idle-s", "0.1"],
+    "learner": ["--num-envs", "512", "--rounds", "3"],
+    "weak_scaling": ["--num-envs-per-rank", "128", "--rounds", "4"],
+    "libraries": ["--num-envs", "2048", "--ended-per-step", "0.01", "--rounds", "4", "--scene-rounds", "0"],
+}
+"""The benchmarks, in their order, with the settings that make them short; their defaults are the thorough ones."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchConfig:
+    """Settings of a run of the suite."""
+
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME …")] = ()
+    """Benchmarks to run, all by default."""
+    repeats: int = 3
+    """How often each is run, in a process of its own each time; the benchmarks take turns."""
+    full: bool = False
+    """Run each as thoroughly as the committed results were, which takes about half an hour per repeat."""
+    compare: Path | None = None
+    """An older file of this command to compare with; a regression beyond noise makes the exit code 1."""
+    out: Path = Path("runs/bench.json")
+    """Where the result goes."""
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.only) - set(SUITE))
+        if unknown:
+            raise ValueError(f"only={unknown}: use some of {list(SUITE)}")
+        if self.repeats < 1:
+            raise ValueError(f"repeats={self.repeats} must be at least 1")
+
+
+def bench(config: BenchConfig, console: Console | None = None, scripts: Path | None = None) -> bool:
+    """Runs the suite, writes its record, compares it if asked to.
+
+    A benchmark that fails is reported and the others go on; after an interrupt what was measured is written.
+
+    Args:
+        config: The settings.
+        console: Where to report.
+        scripts: Folder of the benchmarks; that of the checkout by default.
+
+    Returns:
+        Whether all ran and nothing became worse beyond noise.
+
+    Raises:
+        ValueError: For settings out of range, or a file to compare with that is none.
+        BenchmarkError: If the benchmarks are not there.
+        KeyboardInterrupt: After an interrupt, when the record is written.
+    """
+    console = console or Console(highlight=False, soft_wrap=True)
+    # Before half an hour of measuring, not after it.
+    older = None if config.compare is None else read_record(config.compare)
+    scripts = scripts or _scripts()
+    names = [name for name in SUITE if not config.only or name in config.only]
+    parts: dict[str, list[dict[str, Any]]] = {}
+    failures: dict[str, str] = {}
+    interrupted = False
+    try:
+        for repeat in range(config.repeats):
+            for name in names:
+                if name in failures:
+                    continue
+                start = time.monotonic()
+                try:
+                    parts.setdefault(name, []).append(_run(scripts / f"{name}.py", [] if config.full else SUITE[name]))
+                    outcome = f"{time.monotonic() - start:.0f} s"
+                except BenchmarkError as error:
+                    failures[name] = outcome = str(error)
+                console.print(f"{repeat + 1}/{config.repeats}  {name:<15}{escape(outcome)}")
+    except KeyboardInterrupt:
+        interrupted = True
+    record = {
+        "schema": SCHEMA,
+        "settings": plain(config),
+        "hardware": hardware(),
+        "benchmarks": {name: _merged(repeats) for name, repeats in parts.items() if repeats},
+        "failures": failures,
+    }
+    write_json(config.out, record)
+    console.print(_figures(record))
+    comparison = None
+    if older is not None:
+        comparison = compare(older, record)
+        _report(console, comparison, older, record)
+    console.print(f"record  {config.out}")
+    if interrupted:
+        raise KeyboardInterrupt
+    return not failures and not (comparison and comparison.regressions)
+
+
+def _scripts() -> Path:
+    folder = Path(__file__).parents[2] / "benchmarks"
+    if not (folder / "common.py").is_file():
+        raise BenchmarkError(
+            f"the benchmarks are not at {folder}: they are scripts of the repository, not of the installed package. "
+            "Run this command in a clone, installed with pip install --editable"
+        )
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------------ one benchmark
+
+
+def _run(script: Path, arguments: Sequence[str]) -> dict[str, Any]:
+    """The record of a benchmark, run in a process of its own.
+
+    Raises:
+        BenchmarkError: If it failed.
+    """
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
+        out = Path(folder) / "record.json"
+        process = start_process(
+            "genesis_vec.benchmark.bench:_become", [str(script), *arguments, "--out", str(out)], stdout=log, stderr=log
+        )
+        try:
+            exit_code = process.wait()
+        finally:
+            stop_processes([process], grace_s=0.0)
+        if exit_code == 0 and out.is_file():
+            return read_record(out)
+        log.seek(0)
+        last_line = log.read().decode(errors="replace").strip().rpartition("\n")[2]
+        raise BenchmarkError(f"{exit_in_words(exit_code)}: {last_line or 'no word'}")
+
+
+def _become(script: str, *arguments: str) -> None:
+    """Runs a script as the interpreter would, in the process that was started for it."""
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, os.path.dirname(script))
+    runpy.run_path(script, run_name="__main__")
+
+
+def _merged(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One entry of the repeats' records: what they share once, their metrics side by side."""
+    first = repeats[0]
+    shared = {name: first[name] for name in ("settings", "physics", "versions")}
+    metrics = {}
+    for name, entry in first["metrics"].items():
+        of_repeat = [repeat["metrics"][name] for repeat in repeats if name in repeat["metrics"]]
+        metrics[name] = {
+            "kind": entry["kind"],
+            "better": entry["better"],
+            "repeats": [
+                {key: one[key] for key in ("median", "quartiles", "rounds") if key in one} for one in of_repeat
+            ],
+        }
+    return {**shared, "metrics": metrics}
+
+
+# ------------------------------------------------------------------------------------------------------------ reports
+
+
+def _figures(record: Mapping[str, Any]) -> Table:
+    table = Table("benchmark", "metric", "median of each repeat", title="figures")
+    for benchmark, entry in record["benchmarks"].items():
+        for name, metric in entry["metrics"].items():
+            medians = "  ".join(f"{repeat['median']:,.5g}" for repeat in metric["repeats"])
+            table.add_row(benchmark, escape(name), medians)
+    for benchmark, reason in record["failures"].items():
+        table.add_row(benchmark, "failed", escape(reason))
+    return table
+
+
+def _report(console: Console, comparison: Comparison, older: Mapping[str, Any], newer: Mapping[str, Any]) -> None:
+    table = Table("benchmark", "metric", "old", "new", "new / old", "noise", "verdict", title="comparison")
+    for change in comparison.changes:
+        table.add_row(
+            change.benchmark, escape(change.metric), f"{change.old:,.5g}", f"{change.new:,.5g}", f"{change.ratio:.3f}",
+            f"±{change.noise:.0%}" if change.noise < 10 else "unknown",
+            "not judged" if change.kind == "rate" else change.verdict,
+        )  # fmt: skip
+    console.print(table)
+    for name, reason in comparison.not_compared.items():
+        console.print(f"not compared: {name}: {escape(reason)}")
+    if older["hardware"] != newer["hardware"]:
+        console.print("The older record is of another machine: its ratios need not hold here.")
+    if comparison.regressions:
+        console.print(f"{len(comparison.regressions)} regressions, by more than {TOLERANCE:.0%} and beyond noise")
+    elif comparison.changes:
+        console.print("no regression beyond noise")
