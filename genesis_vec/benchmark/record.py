@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import json
 import os
 import platform
@@ -12,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from genesis_vec.training.log import versions
+from genesis_vec.training.log import package_version, versions
 
 SCHEMA = 1
 """Version of the layout of records; a reader refuses those of another one."""
@@ -109,7 +108,7 @@ def write_record(
             "settings": plain(settings),
             "physics": None if physics is None else dataclasses.asdict(physics),
             **more,
-            "versions": {**versions(device), **{name: _version(name) for name in packages}},
+            "versions": {**versions(device), **{name: package_version(name) for name in packages}},
             "hardware": hardware(),
             "results": results,
             "metrics": {metric.name: metric.as_record() for metric in metrics},
@@ -167,10 +166,3 @@ def _first_value(path: str, name: str) -> str | None:
     except OSError:
         return None
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), None)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

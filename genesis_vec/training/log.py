@@ -144,6 +144,14 @@ class RunLog:
         temporary.replace(self._csv_path)
 
 
+def package_version(package: str) -> str | None:
+    """The installed version, None where a package is not installed (this one may be used from a folder)."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def versions(device: str) -> dict[str, Any]:
     """What a result depends on beside the settings: versions and hardware."""
     import torch
@@ -151,7 +159,7 @@ def versions(device: str) -> dict[str, Any]:
     packages = ("genesis-vec", "genesis-world", "quadrants", "gymnasium", "torch", "numpy")
     return {
         "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in packages},
+        **{name: package_version(name) for name in packages},
         "system": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cpu_count": os.cpu_count(),
