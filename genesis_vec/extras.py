@@ -9,12 +9,13 @@ from genesis_vec.errors import LibraryNotFoundError
 
 
 @contextlib.contextmanager
-def library(name: str, extra: str) -> Iterator[None]:
+def library(name: str, extra: str, *dependencies: str) -> Iterator[None]:
     """A context for the imports from a library that may be missing.
 
     Args:
         name: The library's import name.
         extra: The extra of this package that brings it.
+        *dependencies: Import names of others that the extra brings along.
 
     Raises:
         LibraryNotFoundError: If it is missing.
@@ -22,6 +23,9 @@ def library(name: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != name:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in (name, *dependencies):
             raise
-        raise LibraryNotFoundError(f"{name} is not installed: pip install 'genesis-vec[{extra}]'", name=name) from error
+        raise LibraryNotFoundError(
+            f"{missing} is not installed: pip install 'genesis-vec[{extra}]'", name=missing
+        ) from error

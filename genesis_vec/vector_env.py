@@ -40,6 +40,7 @@ from genesis_vec.errors import (
     TaskError,
 )
 from genesis_vec.graphics import RENDERING_REMEDY, has_graphics, is_rendering_error
+from genesis_vec.interrupts import interrupts_kept
 from genesis_vec.streams import EnvStreams
 from genesis_vec.task import Task
 from genesis_vec.task_check import check_outputs, check_spaces, torch_dtype
@@ -173,7 +174,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         # On a device that computes asynchronously, asking whether any row of a mask is set would make the host wait.
         self._asks_masks = self.device.type == "cpu"
 
-        self._prepare(settings.first_env_index)
+        with interrupts_kept():
+            self._prepare(settings.first_env_index)
 
     @ordinary_tensors
     def _prepare(self, first_env_index: int) -> None:

@@ -44,7 +44,12 @@ def register(name: str, env: str | Callable[..., VectorEnv]) -> None:
         name: The name; one that is taken is taken over.
         env: An id for ``gymnasium.make_vec``, or a function that takes the number of environments, and the entries of
             ``env_config`` by name, and returns an environment in SAME_STEP mode.
+
+    Raises:
+        TypeError: If env is neither.
     """
+    if not (isinstance(env, str) or callable(env)):
+        raise TypeError(f"env={env!r}: give an id for gymnasium.make_vec, or a function that makes an environment")
     make = functools.partial(gymnasium.make_vec, env) if isinstance(env, str) else env
 
     def create(config_name: str, num_actors: int, **env_config: Any) -> RlGamesVecEnv:

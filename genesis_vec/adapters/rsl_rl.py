@@ -12,7 +12,7 @@ from genesis_vec.adapters.common import check_env
 from genesis_vec.batches import ordinary_tensors
 from genesis_vec.extras import library
 
-with library("rsl_rl", "rsl-rl"):
+with library("rsl_rl", "rsl-rl", "tensordict"):
     from rsl_rl.env import VecEnv
     from tensordict import TensorDict
 
@@ -97,7 +97,7 @@ class RslRlVecEnv(VecEnv):
             "time_outs" bool (num_envs,), and in "log" the mean of each term of the reward, ().
         """
         # A copy, since those that come out of inference mode could not be used outside it.
-        observations, rewards, terminated, truncated, info = self.env.step(actions.clone())
+        observations, rewards, terminated, truncated, info = self.env.step(torch.as_tensor(actions).clone())
         dones = terminated | truncated
         self._lengths = (self._lengths + 1).masked_fill(dones, 0)
         self._observations = self._in_groups(observations)

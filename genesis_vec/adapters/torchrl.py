@@ -14,7 +14,7 @@ from genesis_vec.batches import map_observation, ordinary_tensors, rows_like
 from genesis_vec.extras import library
 from genesis_vec.task_check import torch_dtype
 
-with library("torchrl", "torchrl"):
+with library("torchrl", "torchrl", "tensordict"):
     from torchrl.data import Binary, Bounded, Composite, TensorSpec, Unbounded
     from torchrl.envs import EnvBase
 

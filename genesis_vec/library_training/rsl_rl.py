@@ -14,7 +14,7 @@ from genesis_vec.library_training.trainer import Normalized
 from genesis_vec.training.config import TrainConfig
 from genesis_vec.training.distributed import World
 
-with library("rsl_rl", "rsl-rl"):
+with library("rsl_rl", "rsl-rl", "tensordict"):
     from rsl_rl.runners import OnPolicyRunner
 from tensordict import TensorDict
 

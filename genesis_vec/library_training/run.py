@@ -54,11 +54,11 @@ def train_with_library(config: TrainConfig, console: Console | None = None, job:
         KeyboardInterrupt: After an interrupt, once the iteration is finished and the model is saved.
         SystemExit: Likewise after SIGTERM, with its exit code.
     """
-    _check_settings(config)
     if job is None:
         job = Job.from_environment()
         config = config.pinned(job)
     trainer_class: type[Trainer] = importlib.import_module(f"genesis_vec.library_training.{config.library}").Trainer
+    _check_settings(config, trainer_class)
     if job.size > 1 and not trainer_class.on_several_ranks:
         raise ValueError(
             f"library={config.library!r} with {job.size} ranks: use 'genesis_vec' or 'sb3', or a script of your own "
@@ -135,7 +135,19 @@ def _iterate(trainer: Trainer, recorder: ProgressRecorder, run_dir: Path, consol
     return checkpoint
 
 
-def _check_settings(config: TrainConfig) -> None:
+def _check_settings(config: TrainConfig, trainer_class: type[Trainer]) -> None:
+    mode = config.env_kwargs().get("autoreset_mode")
+    if mode not in (None, trainer_class.autoreset_mode, trainer_class.autoreset_mode.value):
+        raise ValueError(
+            f"autoreset_mode={mode!r} with library={config.library!r}, which trains in "
+            f"{trainer_class.autoreset_mode.value!r}: leave it out"
+        )
+    ppo = config.ppo
+    if ppo.rollout_steps * config.num_envs < 2 * ppo.minibatches:
+        raise ValueError(
+            f"rollout_steps={ppo.rollout_steps} times num_envs={config.num_envs} is less than two samples for each of "
+            f"minibatches={ppo.minibatches}: use more environments or fewer minibatches"
+        )
     defaults = TrainConfig(env_id=config.env_id)
     for name in _OWN:
         if getattr(config, name) != getattr(defaults, name):

@@ -15,7 +15,7 @@ from genesis_vec.library_training.trainer import Normalized
 from genesis_vec.training.config import TrainConfig
 from genesis_vec.training.distributed import World
 
-with library("torchrl", "torchrl"):
+with library("torchrl", "torchrl", "tensordict"):
     from torchrl.collectors import Collector
     from torchrl.modules import MLP, IndependentNormal, ProbabilisticActor, ValueOperator
     from torchrl.objectives import ClipPPOLoss

@@ -7,6 +7,7 @@ complete on its own for whoever wants the policy. What each rank has for itself,
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -43,6 +44,18 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     _sync_folder(path.parent)
 
 
+def _where(run_dir: Path) -> str:
+    """Where there is none, and whether there is something else."""
+    try:
+        library = json.loads((run_dir / "config.json").read_text())["library"]
+    except (OSError, ValueError, LookupError, TypeError):
+        library = "genesis_vec"
+    where = f"in {run_dir / 'checkpoints'}"
+    if library == "genesis_vec":
+        return where
+    return f"of this package's own {where}: the run was trained with {library}, whose model only {library} can load"
+
+
 def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
     """Reads a checkpoint.
 
@@ -56,7 +69,7 @@ def load_checkpoint(path: Path, device: str | torch.device = "cpu") -> dict[str,
     if path.is_dir():
         newest = newest_checkpoint(path)
         if newest is None:
-            raise CheckpointError(f"there is no checkpoint in {path / 'checkpoints'}")
+            raise CheckpointError(f"there is no checkpoint {_where(path)}")
         path = newest
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint {path}")

@@ -104,6 +104,13 @@ def make_env(env_id: str, num_envs: int, env_kwargs: dict[str, Any]) -> VectorEn
             env = gymnasium.make_vec(env_id, num_envs=num_envs, **env_kwargs)
         except gymnasium.error.UnregisteredEnv as error:
             raise type(error)(f"{error} `genesis-vec list` shows the ids that ship with the package.") from error
+        except TypeError as error:
+            if "unexpected keyword argument 'device'" not in str(error):
+                raise
+            raise ValueError(
+                f"{env_id} takes no device: it is no vector environment of torch tensors. Register a task "
+                "(genesis_vec.register_task), or a function that makes such an environment"
+            ) from error
     if isinstance(env.single_observation_space, spaces.Dict):
         return FlattenObservation(env)
     return env

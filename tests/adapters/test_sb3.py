@@ -277,6 +277,19 @@ def test_it_saves_loads_and_goes_on_and_is_evaluated(tmp_path: Path):
     assert loaded.num_timesteps == 48
 
 
+@pytest.mark.parametrize(("saved_by", "loaded_by"), [(PPO, TorchPPO), (TorchPPO, PPO)])
+def test_models_go_back_and_forth_between_it_and_ppo(saved_by: Any, loaded_by: Any, tmp_path: Path):
+    env = SB3VecEnv(CounterEnv(num_envs=3))
+    model = saved_by("MlpPolicy", env, **SMALL).learn(24)
+    model.save(tmp_path / "model")
+    loaded = loaded_by.load(tmp_path / "model", env)
+    for name, value in parameters(model).items():
+        assert torch.equal(value, parameters(loaded)[name])
+    loaded.learn(24, reset_num_timesteps=False)
+    assert loaded.num_timesteps == 48
+    assert isinstance(loaded.rollout_buffer, TorchRolloutBuffer) == (loaded_by is TorchPPO)
+
+
 def test_what_would_not_pass_through_its_rollouts_is_refused():
     env = SB3VecEnv(CounterEnv(num_envs=3))
     with pytest.raises(TypeError, match=r"do not pass through VecNormalize.*NormalizeObservation"):

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from genesis_vec.errors import CheckpointError
 from genesis_vec.library_training.run import train_with_library
+from genesis_vec.training.checkpoint import load_checkpoint
 from genesis_vec.training.config import PPOConfig, TrainConfig
 from genesis_vec.training.job import Job
 from genesis_vec.training.log import RunLog
@@ -204,3 +205,26 @@ def test_each_library_improves_the_arm(library: str, tmp_path: Path):
     returns = [float(row["mean_return"]) for row in rows(tmp_path) if row["mean_return"]]
     first, last = sum(returns[:3]) / 3, sum(returns[-3:]) / 3
     assert last > first + 0.1 * abs(first)
+
+
+@EACH
+def test_a_mode_of_autoreset_that_the_library_would_not_train_in_is_refused(library: str, tmp_path: Path):
+    with pytest.raises(ValueError, match=r"autoreset_mode='NextStep' with library=.*leave it out"):
+        run(config(library, tmp_path / "run", env=("autoreset_mode=NextStep",)))
+    assert not (tmp_path / "run").exists()
+
+
+def test_minibatches_of_less_than_two_samples_are_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="rollout_steps=4 times num_envs=1 is less than two samples"):
+        run(config("sb3", tmp_path / "run", num_envs=1, ppo=PPOConfig(rollout_steps=4, minibatches=4)))
+
+
+def test_an_environment_of_arrays_is_refused_by_name(tmp_path: Path):
+    with pytest.raises(ValueError, match="CartPole-v1 takes no device: it is no vector environment of torch tensors"):
+        run(TrainConfig(env_id="CartPole-v1", library="sb3", device="cpu", run_dir=tmp_path / "run", num_envs=2))
+
+
+def test_a_library_s_run_cannot_be_played_and_it_is_said_why(tmp_path: Path):
+    (tmp_path / "config.json").write_text('{"library": "sb3"}')
+    with pytest.raises(CheckpointError, match="trained with sb3, whose model only sb3 can load"):
+        load_checkpoint(tmp_path)

@@ -199,8 +199,10 @@ class TorchPPO(PPO):
     In a rollout the host waits for the device where torch's distributions check their arguments, and nowhere else;
     ``torch.distributions.Distribution.set_default_validate_args(False)`` turns that off.
 
-    Save, load, ``predict`` and ``evaluate_policy`` are stable-baselines3's. Callbacks are called in every step; what
-    they find in ``self.locals`` are tensors, and "infos" is the vector environment's info. With several learners, one
+    Save, load, ``predict`` and ``evaluate_policy`` are stable-baselines3's, and a model that PPO saved can be loaded,
+    as PPO can load this one's. Callbacks are called in every step; what they find in ``self.locals`` are tensors, and
+    "infos" is the vector environment's info, so that those that want arrays or a dict for each row, such as
+    ``StopTrainingOnMaxEpisodes``, do not work. With several learners, one
     that stops does so at the end of a rollout, and stops all.
 
     Args:
@@ -234,6 +236,8 @@ class TorchPPO(PPO):
         super().__init__(policy, env, **{**kwargs, "rollout_buffer_class": TorchRolloutBuffer})  # type: ignore[arg-type]
 
     def _setup_model(self) -> None:
+        # Also in a model that stable-baselines3's own PPO has saved, with its own buffer.
+        self.rollout_buffer_class = TorchRolloutBuffer  # type: ignore[assignment]
         super()._setup_model()
         self.rollout_buffer.world = self.world
         if self.world.size == 1:
@@ -258,8 +262,10 @@ class TorchPPO(PPO):
         return super().load(path, env, *args, **kwargs)
 
     def _excluded_save_params(self) -> list[str]:
-        # The observations would come back on a device that the loading process may not have.
-        return [*super()._excluded_save_params(), "world", "_last_obs", "_last_episode_starts"]
+        # The observations would come back on a device that the loading process may not have. Without the buffer's class
+        # stable-baselines3's own PPO can load the model too, and takes its own.
+        own = ["world", "_last_obs", "_last_episode_starts", "rollout_buffer_class"]
+        return [*super()._excluded_save_params(), *own]
 
     def set_env(self, env: Any, force_reset: bool = True) -> None:
         """Trains on another environment from now on; see stable-baselines3.
