@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import os
 import shlex
 import signal
 import time
@@ -20,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from genesis_vec.benchmark.point import Measurement, Point, Subject, measure_in_process
+from genesis_vec.benchmark.record import write_json
 from genesis_vec.benchmark.sizing import BudgetSpent, Machine, Recommendation, Sweep, recommend
 from genesis_vec.devices import usable_cores
 from genesis_vec.training.config import TrainConfig
@@ -78,17 +78,8 @@ def size(config: SizeConfig, console: Console | None = None) -> Recommendation |
     """
     console = console or Console(highlight=False, soft_wrap=True)
     deadline = time.monotonic() + config.budget
-    device = config.device if config.device != "auto" else _kind_of_device()
-    learner = preset(config.env_id)
-    train_config = TrainConfig(env_id=config.env_id, env=config.env, device=device)
-    subject = Subject(
-        env_id=config.env_id,
-        env={name: value for name, value in train_config.env_kwargs().items() if name != "device"},
-        ppo=dataclasses.asdict(learner.ppo),
-        device=device,
-        seconds=config.seconds,
-    )
-    machine = _machine(device, config.memory_gib)
+    subject = subject_of(config)
+    machine = _machine(subject.device, config.memory_gib)
     longest = 0.0
 
     with _Display(config, console) as display:
@@ -125,6 +116,19 @@ def size(config: SizeConfig, console: Console | None = None) -> Recommendation |
     if interrupted:
         raise KeyboardInterrupt
     return chosen
+
+
+def subject_of(config: SizeConfig) -> Subject:
+    """What is measured: the environment, and the learner by its preset."""
+    device = config.device if config.device != "auto" else _kind_of_device()
+    env_kwargs = TrainConfig(env_id=config.env_id, env=config.env, device=device).env_kwargs()
+    return Subject(
+        env_id=config.env_id,
+        env={name: value for name, value in env_kwargs.items() if name != "device"},
+        ppo=dataclasses.asdict(preset(config.env_id).ppo),
+        device=device,
+        seconds=config.seconds,
+    )
 
 
 def command(config: SizeConfig, measurement: Measurement) -> str:
@@ -281,9 +285,7 @@ def _write(
         "measurements": [dataclasses.asdict(m) for m in measurements],
         "recommendation": None if chosen is None else dataclasses.asdict(chosen),
     }
-    temporary = folder / f".{_FILES[0]}.{os.getpid()}.tmp"
-    temporary.write_text(json.dumps(record, indent=2) + "\n")
-    temporary.replace(folder / _FILES[0])
+    write_json(folder / _FILES[0], record)
     _draw(folder / _FILES[1], config, machine, measurements, chosen)
 
 
