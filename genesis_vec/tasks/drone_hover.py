@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from genesis_vec.streams import Draws
 
 HOVER_RPM = 14468.429183500699
-"""Revolutions per minute of each propeller at which thrust equals weight: sqrt(0.027 kg · 9.8 m/s² / (4 · 3.16e-10))."""
+"""Speed of each propeller, revolutions per minute, at which thrust is weight: sqrt(0.027 · 9.8 / (4 · 3.16e-10))."""
 RPM_SHARE = 0.8
 """Share of it by which an action of 1 speeds a propeller up."""
 START_POSITION = (0.0, 0.0, 1.0)
@@ -61,9 +61,9 @@ class DroneHoverTask(Task):
       end of this step or earlier; "targets_reached" int64, how many it has reached.
 
     Args:
-        target_x: Range of the targets along x, metres; within 3 m of the start and at most 3 m wide.
+        target_x: Range of the targets along x, metres; within 3 m of the start and at most 2.9 m wide.
         target_y: Likewise along y.
-        target_z: Likewise along z, the height: within 2 m of the start, at most 2 m wide, and above 0.1 m.
+        target_z: Likewise along z, the height: within 2 m of the start, at most 1.9 m wide, and above 0.1 m.
 
     Raises:
         ValueError: For an argument out of its range.
@@ -187,9 +187,11 @@ def _check_targets(name: str, value: Sequence[float], axis: int) -> tuple[float,
     """
     low, high = check_range(name, value, "m")
     start, limit = START_POSITION[axis], MAX_OFFSET[axis]
-    if not (start - limit < low and high < start + limit and high - low < limit):
+    # A drone that has reached a target may be this much further away from the next one than the targets are.
+    width = limit - REACHED_DISTANCE
+    if not (start - limit < low and high < start + limit and high - low <= width):
         raise ValueError(
-            f"{name}={value!r}: a drone more than {limit} m from its target along this axis is lost; give a range "
-            f"narrower than that, between {start - limit} and {start + limit}"
+            f"{name}={value!r}: a drone more than {limit} m from its target along this axis is lost; give a range at "
+            f"most {width} m wide, between {start - limit} and {start + limit}"
         )
     return low, high
