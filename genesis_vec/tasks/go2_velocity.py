@@ -134,7 +134,7 @@ class Go2VelocityTask(Task):
         from genesis.options import RigidOptions
 
         # A robot that does not collide with itself has few pairs in contact, for which the engine need not keep memory.
-        pairs = {} if self.self_collision else {"max_collision_pairs": 20}
+        pairs: dict[str, Any] = {} if self.self_collision else {"max_collision_pairs": 20}
         rigid_options = RigidOptions(enable_self_collision=self.self_collision, tolerance=1e-5, **pairs)
         return {**super().scene_options(), "rigid_options": rigid_options}
 

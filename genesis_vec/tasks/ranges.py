@@ -22,7 +22,5 @@ def check_range(name: str, value: Sequence[float], unit: str) -> tuple[float, fl
     except (TypeError, ValueError):
         low, high = math.nan, math.nan
     if not -math.inf < low <= high < math.inf:
-        raise ValueError(
-            f"{name}={value!r}: give two finite numbers ({unit}), the lower one first: (0.0, 0.5)"
-        )
+        raise ValueError(f"{name}={value!r}: give two finite numbers ({unit}), the lower one first: (0.0, 0.5)")
     return low, high
