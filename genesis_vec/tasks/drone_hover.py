@@ -106,8 +106,12 @@ class DroneHoverTask(Task):
         """Allocates the buffers."""
         robot, device = self.robot, self.device
         solver = self.scene.rigid_solver
-        self._qpos = live_view(solver.qpos)[:, robot.q_start : robot.q_end]
-        self._velocity = live_view(solver.dyn_state.dofs.vel)[:, robot.dof_start : robot.dof_end]
+        qpos = live_view(solver.qpos)[:, robot.q_start : robot.q_end]
+        velocity = live_view(solver.dyn_state.dofs.vel)[:, robot.dof_start : robot.dof_end]
+        self._position, self._height, self._quaternion = qpos[:, :3], qpos[:, 2], qpos[:, 3:]
+        self._orientation = qpos[:, None, 3:4], qpos[:, None, 4:]
+        # The engine keeps a floating base's linear velocity in the world's frame and its angular one in its own.
+        self._world_velocity, self._angular_velocity = velocity[:, None, :3], velocity[:, 3:]
         self._scales = torch.tensor(_OBSERVATION_SCALES, device=device)
         self._max_offset = torch.tensor(MAX_OFFSET, device=device)
         ranges = (self.target_x, self.target_y, self.target_z)
@@ -135,7 +139,7 @@ class DroneHoverTask(Task):
         """Sets the propellers' speeds, and makes the target last observed the one to fly to."""
         self._previous_actions, self._actions = self._actions, actions
         self._target, self._reached_before = self._next_target, self._targets_reached
-        self._squared_distance_before = (self._target - self._qpos[:, :3]).square().sum(dim=1)
+        self._squared_distance_before = (self._target - self._position).square().sum(dim=1)
         self.robot.set_propellers_rpm(torch.add(actions * (RPM_SHARE * HOVER_RPM), HOVER_RPM))
 
     def observe(self) -> torch.Tensor:
@@ -144,15 +148,13 @@ class DroneHoverTask(Task):
         Called twice in a step in which an episode starts, it counts a target from what :meth:`act` left, so that
         nothing is counted twice.
         """
-        position = self._qpos[:, :3]
-        self._offset = self._target - position
+        self._offset = self._target - self._position
         self._squared_distance = self._offset.square().sum(dim=1)
         self._targets_reached = self._reached_before + (self._squared_distance < REACHED_DISTANCE**2)
         turn = self._targets_reached.remainder(TARGETS_PER_EPISODE)
         self._next_target = self._episode_targets.gather(1, turn[:, None, None].expand(-1, 1, 3))[:, 0]
-        velocity = rotate_back(self._velocity[:, None, :3], self._qpos[:, None, 3:4], self._qpos[:, None, 4:7])
-        # The engine keeps a floating base's linear velocity in the world's frame and its angular one in its own.
-        parts = [self._next_target - position, self._qpos[:, 3:], velocity[:, 0], self._velocity[:, 3:]]
+        velocity = rotate_back(self._world_velocity, *self._orientation)[:, 0]
+        parts = [self._next_target - self._position, self._quaternion, velocity, self._angular_velocity]
         return (torch.cat([*parts, self._previous_actions], dim=1) * self._scales).clamp(-1.0, 1.0)
 
     def metrics(self) -> dict[str, torch.Tensor]:
@@ -162,15 +164,15 @@ class DroneHoverTask(Task):
     def reward(self) -> dict[str, torch.Tensor]:
         """The five terms, without their weights; for flying to the target that was there during the step."""
         is_lost = (self._offset.abs() > self._max_offset).any(dim=1)
-        self._crashed = is_lost | (self._qpos[:, 2] < MIN_HEIGHT)
-        w, x, y, z = self._qpos[:, 3:].unbind(dim=1)
+        self._crashed = is_lost | (self._height < MIN_HEIGHT)
+        w, x, y, z = self._quaternion.unbind(dim=1)
         sine = torch.addcmul(w * z, x, y)
         cosine = 0.5 - torch.addcmul(y * y, z, z)
         return {
             "target": self._squared_distance_before - self._squared_distance,
             "smooth": (self._actions - self._previous_actions).square().sum(dim=1),
             "yaw": (torch.atan2(sine, cosine).abs() * -10.0).exp(),
-            "angular": torch.linalg.vector_norm(self._velocity[:, 3:], dim=1) * (1 / math.pi),
+            "angular": torch.linalg.vector_norm(self._angular_velocity, dim=1) * (1 / math.pi),
             "crash": self._crashed,
         }
 

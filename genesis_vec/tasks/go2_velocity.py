@@ -172,6 +172,10 @@ class Go2VelocityTask(Task):
         solver = self.scene.rigid_solver
         self._qpos = live_view(solver.qpos)[:, robot.q_start : robot.q_end]
         self._velocity = live_view(solver.dyn_state.dofs.vel)[:, robot.dof_start : robot.dof_end]
+        # The engine keeps a floating base's linear velocity in the world's frame and its angular one in its own.
+        self._world_velocity, self._angular_velocity = self._velocity[:, None, :3], self._velocity[:, 3:6]
+        self._height, self._yaw_rate = self._qpos[:, 2], self._velocity[:, 5]
+        self._orientation = self._qpos[:, None, 3:4], self._qpos[:, None, 4:7]
         self._down = torch.tensor([0.0, 0.0, -1.0], device=device).expand(self.num_envs, 1, 3)
         self._scales = torch.tensor(_OBSERVATION_SCALES, device=device)
         self._offsets = torch.zeros_like(self._scales)
@@ -211,12 +215,10 @@ class Go2VelocityTask(Task):
         """The 45 numbers."""
         turn = ((self._clock - self._start_steps) // COMMAND_STEPS).remainder(COMMANDS_PER_EPISODE)
         self._commands = self._episode_commands.gather(1, turn[:, None, None].expand(-1, 1, 3))[:, 0]
-        in_world = torch.cat([self._velocity[:, None, :3], self._down], dim=1)
-        in_base = rotate_back(in_world, self._qpos[:, None, 3:4], self._qpos[:, None, 4:7])
+        in_base = rotate_back(torch.cat([self._world_velocity, self._down], dim=1), *self._orientation)
         self._base_velocity, self._gravity = in_base.unbind(dim=1)
         parts = [
-            # The engine keeps a floating base's linear velocity in the world's frame and its angular one in its own.
-            self._velocity[:, 3:6],
+            self._angular_velocity,
             self._gravity,
             self._commands,
             self._qpos.index_select(1, self._qs_order),
@@ -231,12 +233,12 @@ class Go2VelocityTask(Task):
         """The six terms, without their weights."""
         commands, velocity = self._tracked_commands, self._base_velocity
         planar_error = (commands[:, :2] - velocity[:, :2]).square().sum(dim=1)
-        turning_error = (commands[:, 2] - self._velocity[:, 5]).square()
+        turning_error = (commands[:, 2] - self._yaw_rate).square()
         return {
             "tracking_lin_vel": (planar_error * (-1.0 / TRACKING_VARIANCE)).exp(),
             "tracking_ang_vel": (turning_error * (-1.0 / TRACKING_VARIANCE)).exp(),
             "lin_vel_z": velocity[:, 2].square(),
-            "base_height": (self._qpos[:, 2] - TARGET_HEIGHT).square(),
+            "base_height": (self._height - TARGET_HEIGHT).square(),
             "action_rate": (self._previous_actions - self._actions).square().sum(dim=1),
             "similar_to_default": torch.linalg.vector_norm(self._joint_offsets, ord=1, dim=1),
         }

@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 import torch
 from genesis.utils.geom import inv_quat, transform_by_quat, xyz_to_quat
-from gymnasium.vector import AutoresetMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from genesis_vec.checks import check_vector_env
 from genesis_vec.streams import EnvStreams
 from genesis_vec.tasks.drone_hover import HOVER_RPM, DroneHoverTask
-from tests.test_no_host_sync import exempt_engine
-from tests.wrappers.support import ALL_MODES, ForbidHostReads, tensors_in
+from tests.wrappers.support import ALL_MODES, tensors_in
 
 MASS, THRUST = 0.027, 3.16e-10  # kg; N per (revolution per minute)², of the model's file
 ZERO = torch.zeros(3, 4)
@@ -70,23 +67,6 @@ def test_it_keeps_the_whole_contract(make_drones, mode):
     report = check_vector_env(make_drones(4, {"autoreset_mode": mode, "max_episode_steps": 9}))
     assert report.not_checked == ()
     assert report.num_episodes >= 16
-
-
-@ALL_MODES
-def test_a_step_reads_nothing_back_to_the_host(make_drones, monkeypatch, mode):
-    env = make_drones(3, {"autoreset_mode": mode, "max_episode_steps": 7})
-    env.reset(seed=0)
-    exempt_engine(env, monkeypatch, _disable_current_modes)
-    monkeypatch.setattr(env, "_asks_masks", False)
-    ended = 0
-    with ForbidHostReads():
-        for actions in random_actions(20, 3):
-            results = env.step(actions)
-            if mode is AutoresetMode.DISABLED:
-                env.reset(options={"reset_mask": results[2] | results[3]})
-            with _disable_current_modes():
-                ended += int(results[-1]["_episode"].sum())
-    assert ended == 6
 
 
 def test_rows_do_not_depend_on_how_many_there_are(make_drones):

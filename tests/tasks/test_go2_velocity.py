@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 import torch
 from genesis.utils.geom import inv_quat, quat_to_xyz, transform_by_quat, xyz_to_quat
-from gymnasium.vector import AutoresetMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from genesis_vec.checks import check_vector_env
 from genesis_vec.streams import EnvStreams
 from genesis_vec.tasks.go2_velocity import DEFAULT_POSE, Go2VelocityTask
-from tests.test_no_host_sync import exempt_engine
-from tests.wrappers.support import ALL_MODES, ForbidHostReads, tensors_in
+from tests.wrappers.support import ALL_MODES, tensors_in
 
 RANGES = {"forward_speed": (-1.0, 1.5), "sideways_speed": (-0.5, 0.5), "turn_rate": (-2.0, -1.0)}
 POSE = torch.tensor(list(DEFAULT_POSE.values()))
@@ -88,23 +85,6 @@ def test_it_keeps_the_whole_contract_also_with_terminations(make_go2, monkeypatc
     report = check_vector_env(env)
     assert report.not_checked == ()
     assert 9 in lengths and lengths - {0, 9}
-
-
-@ALL_MODES
-def test_a_step_reads_nothing_back_to_the_host(make_go2, monkeypatch, mode):
-    env = make_go2(3, {"autoreset_mode": mode, "max_episode_steps": 7})
-    env.reset(seed=0)
-    exempt_engine(env, monkeypatch, _disable_current_modes)
-    monkeypatch.setattr(env, "_asks_masks", False)
-    ended = 0
-    with ForbidHostReads():
-        for actions in random_actions(20, 3):
-            results = env.step(actions)
-            if mode is AutoresetMode.DISABLED:
-                env.reset(options={"reset_mask": results[2] | results[3]})
-            with _disable_current_modes():
-                ended += int(results[-1]["_episode"].sum())
-    assert ended >= 6
 
 
 def test_rows_do_not_depend_on_how_many_there_are(make_go2):
