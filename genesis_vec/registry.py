@@ -11,6 +11,8 @@ _CREATOR = "genesis_vec.make:make_registered"
 SHIPPED: dict[str, tuple[str, int]] = {
     "GenesisRigid-v0": ("genesis_vec.tasks.rigid:RigidTask", 100),
     "GenesisCartPole-v0": ("genesis_vec.tasks.cart_pole:CartPoleTask", 500),
+    "GenesisGo2Velocity-v0": ("genesis_vec.tasks.go2_velocity:Go2VelocityTask", 1000),
+    "GenesisDroneHover-v0": ("genesis_vec.tasks.drone_hover:DroneHoverTask", 1500),
 }
 """id -> (task's entry point, time limit in steps)."""
 

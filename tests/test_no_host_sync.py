@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from genesis_vec.benchmark.counting import CountOperations
 from genesis_vec.tasks.cart_pole import CartPoleTask
+from genesis_vec.tasks.drone_hover import DroneHoverTask
+from genesis_vec.tasks.go2_velocity import Go2VelocityTask
 from genesis_vec.tasks.rigid import RigidTask
 from tests.little_tasks import CountingTask
 from tests.wrappers.support import ALL_MODES, ForbidHostReads, tensors_in
@@ -24,11 +26,18 @@ NUM_ENVS, LIMIT = 3, 7
 TASKS = {
     "GenesisCartPole-v0": CartPoleTask,
     "GenesisRigid-v0": RigidTask,
+    "GenesisGo2Velocity-v0": Go2VelocityTask,
+    "GenesisDroneHover-v0": DroneHoverTask,
     "terminations": functools.partial(CountingTask, [3, None, 5], True),
 }
 EACH_TASK = pytest.mark.parametrize("name", TASKS)
 # What a step in which nothing ends does beyond `scene.step`: raise these only for a reason worth its microseconds.
-QUIET_OPERATIONS = {"GenesisCartPole-v0": 33, "GenesisRigid-v0": 33}
+QUIET_OPERATIONS = {
+    "GenesisCartPole-v0": 33,
+    "GenesisRigid-v0": 33,
+    "GenesisGo2Velocity-v0": 86,
+    "GenesisDroneHover-v0": 77,
+}
 
 
 def exempt_engine(env: Any, monkeypatch: pytest.MonkeyPatch, exempting: Callable[[], Any]) -> None:
@@ -112,6 +121,8 @@ def test_a_quiet_step_does_not_grow(make_env, monkeypatch, name, mode):
     env = make_env(TASKS[name](), NUM_ENVS, autoreset_mode=mode, max_episode_steps=LIMIT)
     env.reset(seed=0)
     monkeypatch.setattr(env.scene, "step", lambda **kwargs: None)
+    # The engine takes propellers' speeds once a step, and there are no steps here.
+    monkeypatch.setattr(env.task.robot, "set_propellers_rpm", lambda speeds: None, raising=False)
     action = torch.zeros(env.action_space.shape)
     env.step(action)
     with CountOperations() as counting:

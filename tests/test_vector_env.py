@@ -53,7 +53,9 @@ def test_every_shipped_id_keeps_the_whole_contract(make_env, id, mode):
     # The task that make_vec would make; see test_registry.
     env = make_env(pkgutil.resolve_name(SHIPPED[id][0])(), autoreset_mode=mode, max_episode_steps=5)
     report = check_vector_env(env, close=id == "GenesisCartPole-v0")
-    assert report.not_checked == ()
+    # With its default commands, of which there is one, a Go2 has nothing to draw; its own tests have ranges of them.
+    nothing_to_draw = ("that seeds matter: 0 and 1 give the same run",)
+    assert report.not_checked == (nothing_to_draw if id == "GenesisGo2Velocity-v0" else ())
     assert report.num_episodes >= 3 * (50 // 6)  # 50 steps, at most 6 for each, the one that only resets included
 
 

@@ -17,6 +17,40 @@ _PRESETS: dict[str, dict[str, object]] = {
         "iterations": 300,
         "ppo": PPOConfig(gamma=0.9, gae_lambda=0.9, schedule="fixed", learning_rate=2e-3),
     },
+    # The settings of the engine's own example of this task, with as many environments as suit two CPU cores.
+    "GenesisGo2Velocity-v0": {
+        "num_envs": 512,
+        "iterations": 300,
+        "ppo": PPOConfig(
+            rollout_steps=24,
+            epochs=5,
+            minibatches=4,
+            learning_rate=1e-3,
+            schedule="adaptive",
+            gamma=0.99,
+            gae_lambda=0.95,
+            entropy_coefficient=0.01,
+            hidden_sizes=(512, 256, 128),
+            initial_std=1.0,
+        ),
+    },
+    # Likewise. A step is 10 ms, so rollouts are long; a target lies a hundred steps away.
+    "GenesisDroneHover-v0": {
+        "num_envs": 512,
+        "iterations": 300,
+        "ppo": PPOConfig(
+            rollout_steps=100,
+            epochs=5,
+            minibatches=4,
+            learning_rate=3e-4,
+            schedule="adaptive",
+            gamma=0.99,
+            gae_lambda=0.95,
+            entropy_coefficient=0.004,
+            hidden_sizes=(128, 128),
+            initial_std=1.0,
+        ),
+    },
 }
 
 
