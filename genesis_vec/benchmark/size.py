@@ -81,6 +81,7 @@ def size(config: SizeConfig, console: Console | None = None) -> Recommendation |
     subject = subject_of(config)
     machine = _machine(subject.device, config.memory_gib)
     longest = 0.0
+    measured: list[Measurement] = []
 
     with _Display(config, console) as display:
 
@@ -94,21 +95,22 @@ def size(config: SizeConfig, console: Console | None = None) -> Recommendation |
             start = time.monotonic()
             result = measure_in_process(subject, point, left)
             longest = max(longest, time.monotonic() - start)
+            # Before it is shown: an interrupt may come at any moment.
+            measured.append(result)
             display.ends(result)
             return result
 
-        sweep = Sweep(measure, machine)
         interrupted = False
         try:
-            sweep.run()
+            Sweep(measure, machine).run()
         except KeyboardInterrupt:
             interrupted = True
-    chosen = recommend(sweep.measurements, machine)
+    chosen = recommend(measured, machine)
     folder = config.out or _new_folder(config.env_id)
     folder.mkdir(parents=True, exist_ok=True)
     with _uninterrupted():
-        _write(folder, config, subject, machine, sweep.measurements, chosen)
-        _report(console, config, machine, sweep.measurements, chosen)
+        _write(folder, config, subject, machine, measured, chosen)
+        _report(console, config, machine, measured, chosen)
         for name in _FILES:
             console.print(f"{name:<13}{folder / name}")
         if chosen is not None:
