@@ -11,6 +11,12 @@ _PRESETS: dict[str, dict[str, object]] = {
         "iterations": 120,
         "ppo": PPOConfig(rollout_steps=32, schedule="fixed", learning_rate=1e-3),
     },
+    # An action is a velocity of the joints, so a second's worth of them decides how near the goal gets.
+    "GenesisFrankaReach-v0": {
+        "num_envs": 128,
+        "iterations": 600,
+        "ppo": PPOConfig(gamma=0.95, gae_lambda=0.9, schedule="fixed", learning_rate=1e-3),
+    },
     # A joint follows its target within a fraction of a second, so what an action is worth shows within ten steps.
     "GenesisRigid-v0": {
         "num_envs": 128,
