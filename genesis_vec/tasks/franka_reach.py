@@ -111,8 +111,7 @@ class FrankaReachTask(Task):
         self._goal_high = torch.tensor(self.goal_high, device=self.device)
         self._down = torch.tensor(POINTING_DOWN, device=self.device).repeat(self.num_envs, 1)
         self.goal_position = torch.zeros(self.num_envs, 3, device=self.device)
-        self.goal_quaternion = self._down.clone()
-        self._to_goal = difference_matrix(self.goal_quaternion)
+        self.goal_quaternion = self._down
         self._actions = torch.zeros(self.num_envs, NUM_ARM_JOINTS, device=self.device)
         self._action_change = torch.zeros_like(self._actions)
 
@@ -127,11 +126,21 @@ class FrankaReachTask(Task):
         orientation = multiply(about_axis(tilt * self.goal_tilt, 1, 0, 0), about_axis(-turn, 0, 0, 1))
         orientation = multiply(about_axis(turn + yaw * self.goal_yaw, 0, 0, 1), orientation)
         orientation = multiply(orientation, self._down)
-        self.goal_position = torch.where(rows, position, self.goal_position)
-        self.goal_quaternion = torch.where(rows, orientation, self.goal_quaternion)
-        self._to_goal = difference_matrix(self.goal_quaternion)
+        self.set_goal(
+            torch.where(rows, position, self.goal_position), torch.where(rows, orientation, self.goal_quaternion)
+        )
         self._actions = self._actions.masked_fill(rows, 0.0)
         self._panda.start(mask, noise)
+
+    def set_goal(self, position: torch.Tensor, quaternion: torch.Tensor) -> None:
+        """Sets the goals, until the environments' episodes end: for goals of your own.
+
+        Args:
+            position: (num_envs, 3), metres.
+            quaternion: Unit quaternions (num_envs, 4), (w, x, y, z).
+        """
+        self.goal_position, self.goal_quaternion = position, quaternion
+        self._to_goal = difference_matrix(quaternion)
 
     def act(self, actions: torch.Tensor) -> None:
         """Sets the joints' targets."""
