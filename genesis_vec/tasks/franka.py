@@ -30,7 +30,7 @@ GRIP_OFFSET = 0.103
 """Distance from the hand's origin to the middle between the finger pads, along the hand's z axis, in metres."""
 
 # Proportional and derivative gains and largest forces. The arm's are those of the model's actuators; their quotients
-# are 10 / s, so that a joint follows a target that is always x away with a velocity of 10 x / s. The fingers' own
+# are 10 / s, so that a joint follows a target that stays x away with a velocity of 10 x / s. The fingers' own
 # actuator is weak (100 N/m): it would hold a cube with 2 N.
 _STIFFNESS = (4500.0, 4500.0, 3500.0, 3500.0, 2000.0, 2000.0, 2000.0, 1000.0, 1000.0)
 _DAMPING = (450.0, 450.0, 350.0, 350.0, 200.0, 200.0, 200.0, 50.0, 50.0)

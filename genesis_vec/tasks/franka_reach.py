@@ -28,7 +28,7 @@ class FrankaReachTask(Task):
       orientation (4), goal position (3; m), goal orientation (4), goal position minus hand position (3; m), the
       rotation from the hand's orientation to the goal's as 2 sin(angle / 2) times its axis (3), the last action (7).
     - Action, float32 (7,) in [-1, 1]: where the arm's joint targets are from their present positions, in units of
-      ``action_scale``. With the gains as they are, a joint then moves with 10 ``action_scale`` rad/s. The gripper
+      ``action_scale``. A full action then moves a joint with 9 ``action_scale`` rad/s. The gripper
       stays open.
     - Reward: "position", the distance to the goal in metres, weight -2; "precision", 1 - tanh(distance / 0.05 m),
       weight 1; "orientation", the angle to the goal in radians, weight -0.5; "action_rate", the sum of squares of the

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from genesis_vec.checks import check_vector_env
 from genesis_vec.registry import SHIPPED
@@ -216,7 +217,7 @@ def test_no_action_holds_the_arm_where_it_is(make_env):
     torch.testing.assert_close(fingers, torch.full((3, 2), 0.04), rtol=0, atol=1e-3)
 
 
-def test_a_full_action_moves_a_joint_with_ten_times_the_scale(make_env):
+def test_a_full_action_moves_a_joint_with_nine_times_the_scale(make_env):
     for scale in (0.05, 0.1):
         env = make_env(FrankaReachTask(action_scale=scale))
         env.reset(seed=0)
@@ -224,8 +225,8 @@ def test_a_full_action_moves_a_joint_with_ten_times_the_scale(make_env):
         action[:, 0] = torch.tensor([1.0, -1.0, 0.5])
         for _ in range(20):
             obs, *_ = env.step(action)
-        expected = torch.tensor([1.0, -1.0, 0.5]) * 10 * scale
-        torch.testing.assert_close(split(obs)[VELOCITY][:, 0], expected, rtol=0.1, atol=0)
+        expected = torch.tensor([1.0, -1.0, 0.5]) * 9 * scale
+        torch.testing.assert_close(split(obs)[VELOCITY][:, 0], expected, rtol=0.03, atol=0)
 
 
 def test_a_joint_at_its_limit_stays_there(make_env):
@@ -256,8 +257,6 @@ def test_it_is_a_vector_environment_by_contract(make_env, mode):
 def test_a_step_reads_nothing_back_to_the_host(make_env, monkeypatch, mode):
     env = make_env(FrankaReachTask(), 3, autoreset_mode=mode, max_episode_steps=7)
     env.reset(seed=0)
-    from torch.utils._python_dispatch import _disable_current_modes
-
     exempt_engine(env, monkeypatch, _disable_current_modes)
     monkeypatch.setattr(env, "_asks_masks", False)
     with ForbidHostReads():
