@@ -142,9 +142,14 @@ class FrankaLiftTask(Task):
         self._cube_height = cube_pose[:, 2]
         self._cube_velocity = live_view(solver.dyn_state.dofs.vel)[:, cube.dof_start : cube.dof_end]
         self._grip_offset = torch.tensor([0.0, 0.0, GRIP_OFFSET], device=device)
-        self._pointing = pointing_matrix((0.0, 0.0, GRIP_OFFSET), device)
+        # From the hand to the grip, and the rotation about x and y that makes this point down: (-y, x) of the same.
+        to_grip = pointing_matrix((0.0, 0.0, GRIP_OFFSET), device)
+        gain = self._TILT_GAIN / GRIP_OFFSET
+        self._pointing = torch.cat([to_grip, -gain * to_grip[:, 1:2], gain * to_grip[:, :1]], dim=1)
+        self._correction = torch.zeros(self.num_envs, 2, device=device)
+        speeds = [*[self.max_speed] * 3, self._MAX_TURN_SPEED]
+        self._action_scale = torch.tensor(speeds, device=device) * self._LEAD
         self._damping = self._DAMPING**2 * torch.eye(6, device=device)
-        self._twist = torch.zeros(self.num_envs, 6, device=device)
         self._centre = torch.tensor(self._CENTRE, device=device)
         self._goal_low = torch.tensor(self.goal_low, device=device)
         self._goal_high = torch.tensor(self.goal_high, device=device)
@@ -169,16 +174,12 @@ class FrankaLiftTask(Task):
 
     def act(self, actions: torch.Tensor) -> None:
         """Sets the joints' targets so that the grip moves as asked and the hand goes on pointing down."""
-        # From the hand to the grip; the rotation that makes it point down is about (-y, x, 0), by their length.
-        arm = rotated(self._panda.hand_quaternion, self._pointing)
-        self._twist[:, :3] = actions[:, :3] * (self.max_speed * self._LEAD)
-        self._twist[:, 3] = arm[:, 1] * (-self._TILT_GAIN / GRIP_OFFSET)
-        self._twist[:, 4] = arm[:, 0] * (self._TILT_GAIN / GRIP_OFFSET)
-        self._twist[:, 5] = actions[:, 3] * (self._MAX_TURN_SPEED * self._LEAD)
+        scaled = actions[:, :4] * self._action_scale
+        twist = torch.cat([scaled[:, :3], self._correction, scaled[:, 3:]], dim=1)
         jacobian = self.robot.get_jacobian(self._hand, self._grip_offset)[:, :, :NUM_ARM_JOINTS]
         # Jᵀ (J Jᵀ + λ² I)⁻¹ twist; solve_ex, which unlike solve does not wait for the device to tell of errors.
         transposed = jacobian.transpose(1, 2)
-        solution = torch.linalg.solve_ex(torch.baddbmm(self._damping, jacobian, transposed), self._twist[:, :, None])
+        solution = torch.linalg.solve_ex(torch.baddbmm(self._damping, jacobian, transposed), twist[:, :, None])
         change = torch.bmm(transposed, solution.result)[:, :, 0]
         self._panda.drive(change, (actions[:, 4:] + 1) * (OPEN / 2))
         self._action_change = actions - self._actions
@@ -187,7 +188,9 @@ class FrankaLiftTask(Task):
     def observe(self) -> torch.Tensor:
         """The robot, the cube as seen from the grip, the goal as seen from the cube, and the last action."""
         panda = self._panda
-        grip = panda.hand_position + rotated(panda.hand_quaternion, self._pointing)
+        pointing = rotated(panda.hand_quaternion, self._pointing)
+        grip = panda.hand_position + pointing[:, :3]
+        self._correction = pointing[:, 3:]
         self._to_cube = self._cube_position - grip
         self._to_goal = self.goal - self._cube_position
         return torch.cat(

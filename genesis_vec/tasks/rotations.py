@@ -133,11 +133,12 @@ def rotated(q: torch.Tensor, pointing: torch.Tensor) -> torch.Tensor:
 
     Args:
         q: Quaternions (num_envs, 4).
-        pointing: What :func:`pointing_matrix` gave for the vector.
+        pointing: (16, k), what :func:`pointing_matrix` gave for the vector; or k columns made of such ones, for k
+            numbers that are linear in rotated vectors.
 
     Returns:
-        (num_envs, 3).
+        (num_envs, k).
     """
     products = (q[:, :, None] * q[:, None]).reshape(-1, 1, 16)
     # A batched product computes each environment by itself; one large product may round by the number of rows.
-    return torch.bmm(products, pointing.expand(len(q), 16, 3))[:, 0]
+    return torch.bmm(products, pointing.expand(len(q), -1, -1))[:, 0]

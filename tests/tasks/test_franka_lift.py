@@ -15,7 +15,7 @@ from genesis_vec.registry import SHIPPED
 from genesis_vec.streams import EnvStreams
 from genesis_vec.tasks.franka_lift import FrankaLiftTask
 from genesis_vec.tasks.rotations import pointing_matrix, rotated
-from tests.test_no_host_sync import actions_of, exempt_engine
+from tests.test_no_host_sync import CountOperations, actions_of, exempt_engine
 from tests.wrappers.support import ALL_MODES, ForbidHostReads, tensors_in
 
 PARTS = (9, 9, 3, 4, 3, 4, 3, 3, 3, 5)
@@ -204,16 +204,17 @@ def test_without_closing_the_gripper_nothing_is_lifted(make_env):
 @pytest.mark.parametrize("axis", range(3))
 def test_an_action_moves_the_grip_along_its_axis_and_the_hand_goes_on_pointing_down(make_env, axis):
     env = make_env(FrankaLiftTask(max_speed=0.2))
-    start = split(env.reset(seed=0)[0])
+    env.reset(seed=0)
     action = torch.zeros(3, 5)
     action[:, axis] = torch.tensor([1.0, -1.0, 0.5])
+    grips = []
     for _ in range(25):
         obs, *_ = env.step(action)
-    moved = split(obs)[GRIP] - start[GRIP]
-    # Half a second at 0.2 m/s; less while the joints gather speed.
+        grips.append(split(obs)[GRIP])
+    # 0.2 s, once the joints have gathered speed, at 0.2 m/s.
     expected = torch.zeros(3, 3)
-    expected[:, axis] = torch.tensor([0.1, -0.1, 0.05])
-    torch.testing.assert_close(moved, expected, rtol=0, atol=0.015)
+    expected[:, axis] = torch.tensor([0.04, -0.04, 0.02])
+    torch.testing.assert_close(grips[-1] - grips[-11], expected, rtol=0.05, atol=2e-3)
     axes = rotated(split(obs)[HAND_QUATERNION], pointing_matrix((0.0, 0.0, 1.0), CPU))
     assert (axes[:, 2] < -0.999).all()
 
@@ -222,12 +223,13 @@ def test_the_fourth_action_turns_the_hand_and_the_fifth_opens_the_gripper(make_e
     env = make_env(FrankaLiftTask())
     start = split(env.reset(seed=0)[0])
     action = torch.tensor([[0.0, 0.0, 0.0, 0.5, -1.0], [0.0, 0.0, 0.0, -0.5, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]])
+    headings = []
     for _ in range(25):
-        obs, *_ = env.step(action)
-    parts = split(obs)
-    turned = heading(parts[HAND_QUATERNION]) - heading(start[HAND_QUATERNION])
-    turned = torch.remainder(turned + math.pi, 2 * math.pi) - math.pi
-    torch.testing.assert_close(turned, torch.tensor([0.5, -0.5, 0.0]), rtol=0, atol=0.04)
+        parts = split(env.step(action)[0])
+        headings.append(heading(parts[HAND_QUATERNION]))
+    # 0.2 s, once the joint has gathered speed, at 1 rad/s.
+    turned = torch.remainder(headings[-1] - headings[-11] + math.pi, 2 * math.pi) - math.pi
+    torch.testing.assert_close(turned, torch.tensor([0.2, -0.2, 0.0]), rtol=0.05, atol=1e-3)
     torch.testing.assert_close(parts[Q][:, 7], torch.tensor([0.0, 0.02, 0.04]), rtol=0, atol=2e-3)
     assert (parts[GRIP] - start[GRIP]).norm(dim=1).max() < 0.01
 
@@ -344,6 +346,34 @@ def test_a_step_reads_nothing_back_to_the_host(make_env, monkeypatch, mode):
         results = [env.step(action) for action in actions_of(env, 10)]
     assert torch.stack([result[-1]["fault"] for result in results]).sum(dim=0).tolist() == [0, 1, 0]
     assert all(tensor.isfinite().all() for result in results for tensor in tensors_in(result[0]))
+
+
+def test_a_quiet_step_does_not_grow(make_env, monkeypatch):
+    env = make_env(FrankaLiftTask())
+    env.reset(seed=0)
+    monkeypatch.setattr(env.scene, "step", lambda **kwargs: None)
+    action = torch.zeros(env.action_space.shape)
+    env.step(action)
+    with CountOperations() as count:
+        env.step(action)
+    # Raise this only for a reason worth its microseconds.
+    assert len(count.names) <= 114 + 2, f"{len(count.names)} operations: {count.names}"
+
+
+def test_another_environment_goes_on_from_a_state_bit_for_bit(make_env):
+    actions = (
+        torch.rand(30, *make_env(FrankaLiftTask()).action_space.shape, generator=torch.Generator().manual_seed(2)) * 2
+        - 1
+    )
+    first, second = make_env(FrankaLiftTask(), fresh=True), make_env(FrankaLiftTask(), fresh=True)
+    first.reset(seed=5)
+    for action in actions[:10]:
+        first.step(action)
+    second.reset(seed=6)
+    second.load_state_dict(first.state_dict())
+    for action in actions[10:]:
+        for one, other in zip(first.step(action)[:2], second.step(action)[:2], strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

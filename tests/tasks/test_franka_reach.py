@@ -16,7 +16,7 @@ from genesis_vec.streams import EnvStreams
 from genesis_vec.tasks.franka import GRIP_OFFSET
 from genesis_vec.tasks.franka_reach import FrankaReachTask
 from genesis_vec.tasks.rotations import about_axis, angle, multiply, pointing_matrix, rotated, sine_vector
-from tests.test_no_host_sync import actions_of, exempt_engine
+from tests.test_no_host_sync import CountOperations, actions_of, exempt_engine
 from tests.wrappers.support import ALL_MODES, ForbidHostReads, tensors_in
 
 PARTS = (7, 7, 3, 4, 3, 4, 3, 3, 7)
@@ -263,6 +263,34 @@ def test_a_step_reads_nothing_back_to_the_host(make_env, monkeypatch, mode):
         results = [env.step(action) for action in actions_of(env, 10)]
     assert torch.stack([result[-1]["fault"] for result in results]).sum(dim=0).tolist() == [0, 1, 0]
     assert all(tensor.isfinite().all() for result in results for tensor in tensors_in(result[0]))
+
+
+def test_a_quiet_step_does_not_grow(make_env, monkeypatch):
+    env = make_env(FrankaReachTask())
+    env.reset(seed=0)
+    monkeypatch.setattr(env.scene, "step", lambda **kwargs: None)
+    action = torch.zeros(env.action_space.shape)
+    env.step(action)
+    with CountOperations() as count:
+        env.step(action)
+    # Raise this only for a reason worth its microseconds.
+    assert len(count.names) <= 67 + 2, f"{len(count.names)} operations: {count.names}"
+
+
+def test_another_environment_goes_on_from_a_state_bit_for_bit(make_env):
+    actions = (
+        torch.rand(30, *make_env(FrankaReachTask()).action_space.shape, generator=torch.Generator().manual_seed(2)) * 2
+        - 1
+    )
+    first, second = make_env(FrankaReachTask(), fresh=True), make_env(FrankaReachTask(), fresh=True)
+    first.reset(seed=5)
+    for action in actions[:10]:
+        first.step(action)
+    second.reset(seed=6)
+    second.load_state_dict(first.state_dict())
+    for action in actions[10:]:
+        for one, other in zip(first.step(action)[:2], second.step(action)[:2], strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
