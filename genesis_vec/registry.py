@@ -13,6 +13,8 @@ SHIPPED: dict[str, tuple[str, int]] = {
     "GenesisCartPole-v0": ("genesis_vec.tasks.cart_pole:CartPoleTask", 500),
     "GenesisGo2Velocity-v0": ("genesis_vec.tasks.go2_velocity:Go2VelocityTask", 1000),
     "GenesisDroneHover-v0": ("genesis_vec.tasks.drone_hover:DroneHoverTask", 1500),
+    "GenesisFrankaReach-v0": ("genesis_vec.tasks.franka_reach:FrankaReachTask", 150),
+    "GenesisFrankaLift-v0": ("genesis_vec.tasks.franka_lift:FrankaLiftTask", 150),
 }
 """id -> (task's entry point, time limit in steps)."""
 

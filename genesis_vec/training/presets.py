@@ -11,6 +11,18 @@ _PRESETS: dict[str, dict[str, object]] = {
         "iterations": 120,
         "ppo": PPOConfig(rollout_steps=32, schedule="fixed", learning_rate=1e-3),
     },
+    # An action is a velocity of the joints, so a second's worth of them decides how near the goal gets.
+    "GenesisFrankaReach-v0": {
+        "num_envs": 128,
+        "iterations": 300,
+        "ppo": PPOConfig(gamma=0.95, gae_lambda=0.9, schedule="fixed", learning_rate=1e-3),
+    },
+    # From the approach to the goal it is a second and a half, and each stage is learnt upon the one before.
+    "GenesisFrankaLift-v0": {
+        "num_envs": 128,
+        "iterations": 1000,
+        "ppo": PPOConfig(rollout_steps=32, gamma=0.97, schedule="fixed", learning_rate=1e-3, hidden_sizes=(128, 128)),
+    },
     # A joint follows its target within a fraction of a second, so what an action is worth shows within ten steps.
     "GenesisRigid-v0": {
         "num_envs": 128,
