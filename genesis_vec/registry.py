@@ -11,6 +11,8 @@ _CREATOR = "genesis_vec.make:make_registered"
 SHIPPED: dict[str, tuple[str, int]] = {
     "GenesisRigid-v0": ("genesis_vec.tasks.rigid:RigidTask", 100),
     "GenesisCartPole-v0": ("genesis_vec.tasks.cart_pole:CartPoleTask", 500),
+    "GenesisAnt-v0": ("genesis_vec.tasks.locomotion:AntTask", 1000),
+    "GenesisHumanoid-v0": ("genesis_vec.tasks.locomotion:HumanoidTask", 1000),
 }
 """id -> (task's entry point, time limit in steps)."""
 
