@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from genesis_vec.tasks.cart_pole import CartPoleTask
+from genesis_vec.tasks.locomotion import AntTask, HumanoidTask
 from genesis_vec.tasks.rigid import RigidTask
 from tests.little_tasks import CountingTask
 from tests.wrappers.support import ALL_MODES, ForbidHostReads, tensors_in
@@ -23,11 +24,13 @@ NUM_ENVS, LIMIT = 3, 7
 TASKS = {
     "GenesisCartPole-v0": CartPoleTask,
     "GenesisRigid-v0": RigidTask,
+    "GenesisAnt-v0": AntTask,
+    "GenesisHumanoid-v0": HumanoidTask,
     "terminations": functools.partial(CountingTask, [3, None, 5], True),
 }
 EACH_TASK = pytest.mark.parametrize("name", TASKS)
 # What a step in which nothing ends does beyond `scene.step`: raise these only for a reason worth its microseconds.
-QUIET_OPERATIONS = {"GenesisCartPole-v0": 33, "GenesisRigid-v0": 33}
+QUIET_OPERATIONS = {"GenesisCartPole-v0": 33, "GenesisRigid-v0": 33, "GenesisAnt-v0": 33, "GenesisHumanoid-v0": 33}
 
 
 def exempt_engine(env: Any, monkeypatch: pytest.MonkeyPatch, exempting: Callable[[], Any]) -> None:

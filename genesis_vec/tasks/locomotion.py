@@ -96,7 +96,7 @@ class LocomotionTask(Task):
         if self._START_ANGLES is not None:
             start[_BASE_QS:] = torch.tensor(self._START_ANGLES, device=self.device)
         self.start_qpos = start
-        self._position_before = torch.zeros(self.num_envs, device=self.device)
+        self._position_before = torch.zeros_like(self._position)
         self._effort = torch.zeros(self.num_envs, device=self.device)
 
         size = robot.n_qs - 2 + robot.n_dofs

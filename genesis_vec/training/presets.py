@@ -17,6 +17,17 @@ _PRESETS: dict[str, dict[str, object]] = {
         "iterations": 300,
         "ppo": PPOConfig(gamma=0.9, gae_lambda=0.9, schedule="fixed", learning_rate=2e-3),
     },
+    # A step of full noise costs more than standing earns: little of it. What a stride is worth shows within a second.
+    "GenesisAnt-v0": {
+        "num_envs": 256,
+        "iterations": 400,
+        "ppo": PPOConfig(rollout_steps=32, hidden_sizes=(128, 128), initial_std=0.4),
+    },
+    "GenesisHumanoid-v0": {
+        "num_envs": 256,
+        "iterations": 1000,
+        "ppo": PPOConfig(rollout_steps=32, hidden_sizes=(128, 128), initial_std=0.4),
+    },
 }
 
 
