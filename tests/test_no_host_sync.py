@@ -30,7 +30,8 @@ TASKS = {
 }
 EACH_TASK = pytest.mark.parametrize("name", TASKS)
 # What a step in which nothing ends does beyond `scene.step`: raise these only for a reason worth its microseconds.
-QUIET_OPERATIONS = {"GenesisCartPole-v0": 33, "GenesisRigid-v0": 33, "GenesisAnt-v0": 33, "GenesisHumanoid-v0": 33}
+# The ant and the humanoid have three reward terms, one of them from before the step.
+QUIET_OPERATIONS = {"GenesisCartPole-v0": 33, "GenesisRigid-v0": 33, "GenesisAnt-v0": 40, "GenesisHumanoid-v0": 40}
 
 
 def exempt_engine(env: Any, monkeypatch: pytest.MonkeyPatch, exempting: Callable[[], Any]) -> None:

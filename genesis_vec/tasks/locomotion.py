@@ -65,9 +65,9 @@ class LocomotionTask(Task):
             raise ValueError(f"reset_noise={reset_noise!r}: give a finite number of 0 or more")
         if len(healthy_range) != 2 or not healthy_range[0] < healthy_range[1]:
             raise ValueError(f"healthy_range={healthy_range!r}: give two heights in metres, the lower one first")
-        self.forward_weight = forward_weight
-        self.healthy_reward = healthy_reward
-        self.control_cost_weight = control_cost_weight
+        # The weights are arguments here, so each instance has its own.
+        weights = {"forward": forward_weight, "healthy": healthy_reward, "control": -control_cost_weight}
+        self.reward_weights = weights  # type: ignore[misc]
         self.healthy_range = (float(healthy_range[0]), float(healthy_range[1]))
         self.reset_noise = reset_noise
 
@@ -86,6 +86,7 @@ class LocomotionTask(Task):
         robot, solver = self.robot, self.scene.rigid_solver
         self._qpos = live_view(solver.qpos)[:, robot.q_start : robot.q_end]
         self._velocity = live_view(solver.dyn_state.dofs.vel)[:, robot.dof_start : robot.dof_end]
+        self._pose = self._qpos[:, 2:]
         self._height = self._qpos[:, _HEIGHT]
         self._position = self._forward_position()
         self._motors = range(_BASE_DOFS, robot.n_dofs)
@@ -130,7 +131,7 @@ class LocomotionTask(Task):
 
     def observe(self) -> torch.Tensor:
         """Positions without x and y, then velocities."""
-        return torch.cat([self._qpos[:, 2:], self._velocity], dim=1)
+        return torch.cat([self._pose, self._velocity], dim=1)
 
     def metrics(self) -> dict[str, torch.Tensor]:
         """The forward velocity, which :meth:`reward` pays for."""
@@ -138,13 +139,9 @@ class LocomotionTask(Task):
         return {"forward_velocity": self._forward_velocity}
 
     def reward(self) -> dict[str, torch.Tensor]:
-        """The three terms, weighted."""
+        """The three terms: velocity, whether the height is healthy, and effort."""
         self._healthy = self._height == self._height.clamp(*self.healthy_range)
-        return {
-            "forward": self._forward_velocity * self.forward_weight,
-            "healthy": self._healthy * self.healthy_reward,
-            "control": self._effort * -self.control_cost_weight,
-        }
+        return {"forward": self._forward_velocity, "healthy": self._healthy, "control": self._effort}
 
     def terminated(self) -> torch.Tensor:
         """Whether the torso has left the healthy heights."""
