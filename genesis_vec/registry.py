@@ -15,6 +15,8 @@ SHIPPED: dict[str, tuple[str, int]] = {
     "GenesisDroneHover-v0": ("genesis_vec.tasks.drone_hover:DroneHoverTask", 1500),
     "GenesisFrankaReach-v0": ("genesis_vec.tasks.franka_reach:FrankaReachTask", 150),
     "GenesisFrankaLift-v0": ("genesis_vec.tasks.franka_lift:FrankaLiftTask", 150),
+    "GenesisAnt-v0": ("genesis_vec.tasks.locomotion:AntTask", 1000),
+    "GenesisHumanoid-v0": ("genesis_vec.tasks.locomotion:HumanoidTask", 1000),
 }
 """id -> (task's entry point, time limit in steps)."""
 

@@ -16,6 +16,7 @@ from genesis_vec.benchmark.counting import CountOperations
 from genesis_vec.tasks.cart_pole import CartPoleTask
 from genesis_vec.tasks.drone_hover import DroneHoverTask
 from genesis_vec.tasks.go2_velocity import Go2VelocityTask
+from genesis_vec.tasks.locomotion import AntTask, HumanoidTask
 from genesis_vec.tasks.rigid import RigidTask
 from tests.little_tasks import CountingTask
 from tests.wrappers.support import ALL_MODES, ForbidHostReads, tensors_in
@@ -28,6 +29,8 @@ TASKS = {
     "GenesisRigid-v0": RigidTask,
     "GenesisGo2Velocity-v0": Go2VelocityTask,
     "GenesisDroneHover-v0": DroneHoverTask,
+    "GenesisAnt-v0": AntTask,
+    "GenesisHumanoid-v0": HumanoidTask,
     "terminations": functools.partial(CountingTask, [3, None, 5], True),
 }
 EACH_TASK = pytest.mark.parametrize("name", TASKS)
@@ -37,6 +40,8 @@ QUIET_OPERATIONS = {
     "GenesisRigid-v0": 33,
     "GenesisGo2Velocity-v0": 86,
     "GenesisDroneHover-v0": 77,
+    "GenesisAnt-v0": 40,
+    "GenesisHumanoid-v0": 40,
 }
 
 
