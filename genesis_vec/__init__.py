@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from genesis_vec.launched import LaunchContext, launch_context
     from genesis_vec.launcher import LaunchResult, launch
     from genesis_vec.multi_device.client import MultiDeviceVectorEnv
+    from genesis_vec.randomization import Randomization
     from genesis_vec.streams import EnvStreams
     from genesis_vec.task import Task
     from genesis_vec.training.job import Job
@@ -33,6 +34,7 @@ __all__ = [
     "LaunchContext",
     "LaunchResult",
     "MultiDeviceVectorEnv",
+    "Randomization",
     "Task",
     "VectorEnvContractError",
     "check_vector_env",
@@ -50,6 +52,7 @@ _LAZY = {
     "Job": "training.job",
     "LaunchContext": "launched",
     "LaunchResult": "launcher",
+    "Randomization": "randomization",
     "Task": "task",
     "VectorEnvContractError": "checks",
     "check_vector_env": "checks",

@@ -113,6 +113,18 @@ class Task:
         """Further figures to report in ``info`` after each step, such as "success": tensors (num_envs, …)."""
         return {}
 
+    def episodes_ended(self, mask: torch.Tensor, returns: torch.Tensor, lengths: torch.Tensor) -> None:
+        """Called in a step in which episodes end, before any starts anew: the place for a curriculum.
+
+        Keep what is difficult per environment, in a buffer of (num_envs,), move it by how the episode went, and use it
+        in :meth:`reset`. On a GPU it is called in every step, since looking whether one ends would wait.
+
+        Args:
+            mask: bool (num_envs,), the environments whose episode ended. Buffers of the others must stay as they are.
+            returns: float32 (num_envs,), the ended episodes' returns, 0 elsewhere.
+            lengths: int64 (num_envs,), their steps, 0 elsewhere.
+        """
+
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on beside the engine's state: buffers, commands, curricula.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -41,6 +41,7 @@ from genesis_vec.errors import (
 )
 from genesis_vec.graphics import RENDERING_REMEDY, has_graphics, is_rendering_error
 from genesis_vec.interrupts import interrupts_kept
+from genesis_vec.randomization import Randomization, Randomizer
 from genesis_vec.streams import EnvStreams
 from genesis_vec.task import Task
 from genesis_vec.task_check import check_outputs, check_spaces, torch_dtype
@@ -57,6 +58,7 @@ class EnvSettings:
     render_envs: list[int]
     on_fault: str
     first_env_index: int
+    randomization: Randomization | None
 
     @classmethod
     def parse(
@@ -69,6 +71,7 @@ class EnvSettings:
         render_envs: Sequence[int] | None = None,
         on_fault: str = "quarantine",
         first_env_index: int = 0,
+        randomization: Randomization | Mapping[str, Any] | None = None,
     ) -> EnvSettings:
         """Checks and completes what a user gives.
 
@@ -96,6 +99,7 @@ class EnvSettings:
             render_envs=_check_render_envs(render_envs, num_envs),
             on_fault=on_fault,
             first_env_index=_check_count("first_env_index", first_env_index, least=0),
+            randomization=_parse_randomization(randomization),
         )
 
 
@@ -120,6 +124,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             the engine flags: ``"quarantine"`` truncates it and starts it anew, ``"raise"`` raises
             :class:`~genesis_vec.errors.EnvFaultError` (and waits for the device in each step in order to know).
         first_env_index: Global index of the first environment, where this batch is a part of a larger one.
+        randomization: What differs between environments, a :class:`~genesis_vec.Randomization` or a dict of its
+            attributes; nothing by default.
 
     Attributes:
         task: The task.
@@ -127,6 +133,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         device: ``torch.device`` of every tensor.
         autoreset_mode: Gymnasium's ``AutoresetMode``, also in ``metadata``.
         max_episode_steps: The time limit in force, None for none.
+        randomizer: What was drawn, in its ``drawn``; None without randomisation.
 
     Raises:
         ValueError: For an argument out of its range.
@@ -151,11 +158,13 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         render_envs: Sequence[int] | None = None,
         on_fault: Literal["quarantine", "raise"] = "quarantine",
         first_env_index: int = 0,
+        randomization: Randomization | Mapping[str, Any] | None = None,
     ) -> None:
         self.closed = True  # until the scene is there; close() and __del__ then have nothing to do
         settings = EnvSettings.parse(
-            task, num_envs, autoreset_mode, max_episode_steps, render_mode, render_envs, on_fault, first_env_index
-        )
+            task, num_envs, autoreset_mode, max_episode_steps, render_mode, render_envs, on_fault, first_env_index,
+            randomization,
+        )  # fmt: skip
         if hasattr(task, "scene"):
             raise TaskError(f"this {type(task).__name__} already serves an environment; make a new one for each")
         self.num_envs = settings.num_envs
@@ -163,6 +172,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         self.max_episode_steps = settings.max_episode_steps
         self.render_mode = settings.render_mode
         self.on_fault = settings.on_fault
+        self._randomization = settings.randomization
         self._render_envs = settings.render_envs
         self.metadata = {
             **type(self).metadata,
@@ -214,6 +224,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
     def _build_scene(self, gs: Any) -> None:
         task = self.task
         options = task.scene_options()
+        if self._randomization is not None:
+            options = self._randomization.with_engine_options(options)
         if self.render_mode is not None:
             options.setdefault(
                 "vis_options", gs.options.VisOptions(split_envs=True, rendered_envs_idx=tuple(self._render_envs))
@@ -247,6 +259,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             ) from error
         self._watch_engine()
         task.setup()
+        self.randomizer = None if self._randomization is None else Randomizer(self._randomization, task)
 
     def _watch_engine(self) -> None:
         """Takes over the engine's error check, which would raise for the whole batch and wait for the device.
@@ -306,9 +319,9 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             self._streams.seed(seed, rows)
             super().reset(seed=seed if isinstance(seed, int) else None)
         self._start_episodes(rows)
-        obs = self._observe()
-        if self._has_idle:
-            # An ended environment that is not among these goes on showing how it ended.
+        obs = self._observe(rows)
+        if self._last_obs is not None and (self._has_idle or self.randomizer is not None):
+            # An ended environment that is not among these goes on showing how it ended, and noise stays as it was.
             obs = select_rows(rows, obs, self._last_obs)
         self._last_obs = map_observation(torch.clone, obs)
         self._idle = self._idle & ~rows
@@ -318,7 +331,10 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
     def _start_episodes(self, rows: torch.Tensor) -> None:
         self.scene.reset(envs_idx=rows)
         self._streams.begin_episode(rows)
-        self.task.reset(rows, self._streams.select(rows))
+        draws = self._streams.select(rows)
+        self.task.reset(rows, draws)
+        if self.randomizer is not None:
+            self.randomizer.start_episodes(rows, draws)
         self._returns = self._returns.masked_fill(rows, 0.0)
         self._start_steps = self._start_steps.masked_fill(rows, self._clock)
         if self._asks_masks:
@@ -378,10 +394,18 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             raise ValueError("step_async() twice: call step_wait() first")
         raw_actions = as_actions(actions, self._action_shape, self.device)
         # nan_to_num first: clamp would let NaN through to the engine, which swallows it without a word.
-        self.task.act(raw_actions.nan_to_num().clamp(self._action_low, self._action_high))
+        actions = raw_actions.nan_to_num().clamp(self._action_low, self._action_high)
+        self.task.act(actions if self.randomizer is None else self._randomized(self.randomizer, actions))
         for _ in range(self.task.decimation):
             self.scene.step(update_visualizer=False)
         self._raw_actions = raw_actions
+
+    def _randomized(self, randomizer: Randomizer, actions: torch.Tensor) -> torch.Tensor:
+        """The actions that take effect now; robots that are due are pushed."""
+        due = randomizer.is_push_due(self._clock - self._start_steps)
+        if due is not None and self._any(due):
+            randomizer.push(due, self._streams.select(due))
+        return randomizer.delayed(actions)
 
     @ordinary_tensors
     def step_wait(self) -> tuple[Observation, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]:
@@ -396,7 +420,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         if raw_actions is None:
             raise ValueError("step_wait() without step_async()")
         task = self.task
-        obs = self._observe()
+        obs = self._observe(None)
         metrics = task.metrics()
         terms = self._weighted_terms()
         reward = functools.reduce(torch.add, terms.values()) if len(terms) > 1 else next(iter(terms.values())).clone()
@@ -436,6 +460,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         info: dict[str, Any] = {**metrics, "reward_terms": terms, "fault": fault}
         info["episode"] = self._episode_statistics(ended, something_ends)
         info["_episode"] = ended
+        if something_ends:
+            task.episodes_ended(ended, info["episode"]["r"], info["episode"]["l"])
 
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             info = with_final(info, obs)
@@ -476,8 +502,12 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         """Whether there may be work to do for a mask: looked up on the CPU, assumed where looking would wait."""
         return not self._asks_masks or bool(mask.any())
 
-    def _observe(self) -> Observation:
-        return map_observation(_as_declared, self.task.observe(), self._obs_dtypes)
+    def _observe(self, rows: torch.Tensor | None) -> Observation:
+        """The present observations; for those rows, or all for None, noise is drawn where there is any."""
+        observations = map_observation(_as_declared, self.task.observe(), self._obs_dtypes)
+        if self.randomizer is None:
+            return observations
+        return self.randomizer.noisy(observations, self._streams.select(rows))
 
     def _weighted_terms(self) -> dict[str, torch.Tensor]:
         """The reward's terms by name, float32 (num_envs,), new tensors: multiplied also where the weight is 1."""
@@ -526,7 +556,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
     def _restart(self, rows: torch.Tensor, obs: Observation) -> Observation:
         """Starts the rows' next episodes; the observations with those rows' first ones in place."""
         self._start_episodes(rows)
-        return select_rows(rows, self._observe(), obs)
+        return select_rows(rows, self._observe(rows), obs)
 
     @ordinary_tensors
     def set_episode_steps(self, steps: torch.Tensor | np.ndarray) -> None:
@@ -588,8 +618,10 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             "num_envs": self.num_envs,
             "first_env_index": self._streams.first_env_index,
             "autoreset_mode": self.autoreset_mode.value,
+            "randomization": str(self._randomization),
             "engine": engine_state(self.scene),
             "task": self.task.state_dict(),
+            "randomizer": None if self.randomizer is None else self.randomizer.state_dict(),
             "streams": self._streams.state_dict(),
             "is_seeded": self._streams.is_seeded,
             "returns": self._returns.clone(),
@@ -618,11 +650,14 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             ("num_envs", self.num_envs),
             ("first_env_index", self._streams.first_env_index),
             ("autoreset_mode", self.autoreset_mode.value),
+            ("randomization", str(self._randomization)),
         ):
             if state[name] != own:
                 raise StateMismatchError(f"the state is of an environment with {name}={state[name]!r}, not {own!r}")
         restore_engine(self.scene, state["engine"])
         self.task.load_state_dict(state["task"])
+        if self.randomizer is not None:
+            self.randomizer.load_state_dict(state["randomizer"])
         self._streams.load_state_dict(state["streams"])
         self._streams.is_seeded = state["is_seeded"]
         self._returns = self._own(state["returns"])
@@ -677,6 +712,20 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         self._check_open()
         if self._raw_actions is not None:
             raise ValueError(f"{call} while a step is under way: call step_wait() first")
+
+
+def _parse_randomization(given: Randomization | Mapping[str, Any] | None) -> Randomization | None:
+    """What a user gives, None where nothing is randomised."""
+    if isinstance(given, Mapping):
+        unknown = sorted(set(given) - {field.name for field in dataclasses.fields(Randomization)})
+        if unknown:
+            raise ValueError(
+                f"randomization has no {unknown}; it has {[f.name for f in dataclasses.fields(Randomization)]}"
+            )
+        given = Randomization(**given)
+    if given is not None and not isinstance(given, Randomization):
+        raise ValueError(f"randomization={given!r}: give a genesis_vec.Randomization or a dict of its attributes")
+    return None if given is None or given.is_off else given
 
 
 def with_final(info: dict[str, Any], final_obs: Observation) -> dict[str, Any]:

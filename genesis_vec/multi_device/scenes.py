@@ -92,6 +92,7 @@ class TaskScenes:
             render_envs=drawn or None,
             on_fault=settings.on_fault,  # type: ignore[arg-type]
             first_env_index=settings.first_env_index + first_row,
+            randomization=settings.randomization,
         )
 
 
