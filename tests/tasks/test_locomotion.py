@@ -302,6 +302,22 @@ def test_an_environment_is_the_same_among_2_and_among_5(make_env, name):
     assert (runs[0][0][0] != runs[0][0][1]).any()
 
 
+@EACH
+def test_a_saved_state_goes_on_bit_for_bit(make_env, name):
+    env = make_env(TASKS[name](), max_episode_steps=7)
+    env.reset(seed=2)
+    actions = random_actions(env, 14)
+    for action in actions[:5]:
+        env.step(action)
+    state = env.state_dict()
+    first = [env.step(action) for action in actions[5:]]
+    env.load_state_dict(state)
+    for step, action in zip(first, actions[5:], strict=True):
+        again = env.step(action)
+        torch.testing.assert_close(again[:4], step[:4], rtol=0, atol=0)
+        torch.testing.assert_close(again[4]["reward_terms"], step[4]["reward_terms"], rtol=0, atol=0)
+
+
 # ---------------------------------------------------------------------------------------------------------- refusals
 
 
