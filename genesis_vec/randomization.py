@@ -307,9 +307,8 @@ def _check_range(name: str, value: Any) -> tuple[float, float]:
     """
     try:
         low, high = value
-        fits = math.isfinite(low) and math.isfinite(high) and low <= high
+        if math.isfinite(low) and math.isfinite(high) and low <= high:
+            return low, high
     except (TypeError, ValueError):
-        fits = False
-    if not fits:
-        raise ValueError(f"{name}={value!r}: give (low, high), two finite numbers in that order")
-    return low, high
+        pass
+    raise ValueError(f"{name}={value!r}: give (low, high), two finite numbers in that order")
