@@ -29,6 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import tyro
 
 from genesis_vec.benchmark.record import SCHEMA, hardware, plain, write_json
@@ -156,6 +157,8 @@ def draw_overhead(results: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> int:
     settings = tyro.cli(Settings)
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("this process sees no GPU (genesis-vec doctor says why); --device cpu tries the command only")
     settings.out.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + settings.budget_s
     ended: dict[str, Any] = {}
