@@ -29,10 +29,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import tyro
 
 from genesis_vec.benchmark.record import SCHEMA, hardware, plain, write_json
-from genesis_vec.processes import exit_in_words
+from genesis_vec.processes import exit_in_words, stop_processes
 from genesis_vec.training.log import versions
 
 ROOT = Path(__file__).parents[1]
@@ -122,9 +123,7 @@ def run_part(part: Part, timeout_s: float, log: Path) -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             outcome = f"took longer than {timeout_s:.0f} s"
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, 9)
-                process.wait()
+            stop_processes([process], grace_s=0.0)
     ended: dict[str, Any] = {"outcome": outcome, "seconds": round(time.monotonic() - start, 1)}
     if outcome != "ok":
         ended["last_words"] = log.read_text(errors="replace")[-LAST_WORDS:]
@@ -158,6 +157,8 @@ def draw_overhead(results: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> int:
     settings = tyro.cli(Settings)
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("this process sees no GPU (genesis-vec doctor says why); --device cpu tries the command only")
     settings.out.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + settings.budget_s
     ended: dict[str, Any] = {}

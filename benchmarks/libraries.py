@@ -28,7 +28,7 @@ from typing import Any
 import gymnasium
 import torch
 import tyro
-from common import ROBOTS, FreeEnv, in_turn, use_one_thread
+from common import ROBOTS, FreeEnv, Stopwatch, in_turn, use_one_thread
 from gymnasium.vector import AutoresetMode
 
 from genesis_vec.adapters.sb3 import SB3VecEnv, TorchPPO
@@ -87,27 +87,6 @@ class NaiveSB3VecEnv(SB3VecEnv):
                 of_row["episode"] = {name: value[row].item() for name, value in info["episode"].items()}
             infos.append(of_row)
         return observations, rewards, dones, infos
-
-
-class Stopwatch:
-    """Adds up the time spent in functions."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def around(self, owner: Any, name: str) -> None:
-        """Times an object's method from now on."""
-        original = getattr(owner, name)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self.seconds += time.perf_counter() - start
-
-        # Not setattr, by which a module would take a function for a submodule's place.
-        owner.__dict__[name] = timed
 
 
 @dataclasses.dataclass

@@ -15,14 +15,14 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import torch
 import tyro
-from common import RANDOM_ACTIONS, ROBOTS, bare_step, position_targets, random_actions, use_one_thread
+from common import RANDOM_ACTIONS, ROBOTS, Stopwatch, bare_step, position_targets, random_actions, use_one_thread
 
 from genesis_vec.benchmark.record import Metric, Physics, spread, write_record
 
@@ -58,38 +58,27 @@ class Settings:
     """Where the result goes."""
 
 
-class PhaseClock:
-    """Adds up the time in each phase of an environment's steps."""
-
-    def __init__(self, env: Any) -> None:
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-        for phase, methods in PHASES.items():
-            for owner_and_method in methods:
-                owner, _, method = owner_and_method.partition(".")
-                self._around(getattr(env, owner), method, phase)
-
-    def _around(self, owner: Any, method: str, phase: str) -> None:
-        original: Callable[..., Any] = getattr(owner, method)
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self.seconds[phase] += time.perf_counter() - start
-
-        setattr(owner, method, timed)
+def watches_of(env: Any) -> dict[str, Stopwatch]:
+    """A running clock for each phase."""
+    watches = {phase: Stopwatch() for phase in PHASES}
+    for phase, methods in PHASES.items():
+        for owner_and_method in methods:
+            owner, _, method = owner_and_method.partition(".")
+            watches[phase].around(getattr(env, owner), method)
+    return watches
 
 
-def us_per_step(clock: PhaseClock, env: Any, actions: Iterable[torch.Tensor], steps: int) -> dict[str, float]:
+def us_per_step(watches: dict[str, Stopwatch], env: Any, actions: Sequence[torch.Tensor]) -> dict[str, float]:
     """Microseconds per step of each phase, of the rest, and of all."""
-    clock.seconds = dict.fromkeys(PHASES, 0.0)
+    for watch in watches.values():
+        watch.seconds = 0.0
     start = time.perf_counter()
     for action in actions:
         env.step(action)
     total = time.perf_counter() - start
-    phases = {**clock.seconds, "environment": total - sum(clock.seconds.values()), "all": total}
-    return {name: 1e6 * seconds / steps for name, seconds in phases.items()}
+    phases = {phase: watch.seconds for phase, watch in watches.items()}
+    phases = {**phases, "environment": total - sum(phases.values()), "all": total}
+    return {name: 1e6 * seconds / len(actions) for name, seconds in phases.items()}
 
 
 def measure(robot: str, num_envs: int, settings: Settings) -> dict[str, Any]:
@@ -105,13 +94,13 @@ def measure(robot: str, num_envs: int, settings: Settings) -> dict[str, Any]:
 
     def quiet() -> dict[str, float]:
         env.set_episode_steps(torch.zeros(num_envs, dtype=torch.int64))
-        return us_per_step(clock, env, actions, steps)
+        return us_per_step(watches, env, actions)
 
     def with_ends() -> dict[str, float]:
         # The ends of one environment in a hundred per step, spread evenly over the block; the others' time is not up.
         left = torch.arange(num_envs) * 100 // num_envs + 1
         env.set_episode_steps(torch.where(left <= steps, limit - left, 0))
-        return us_per_step(clock, env, actions, steps)
+        return us_per_step(watches, env, actions)
 
     def bare() -> float:
         start = time.perf_counter()
@@ -120,7 +109,7 @@ def measure(robot: str, num_envs: int, settings: Settings) -> dict[str, Any]:
         return 1e6 * (time.perf_counter() - start) / steps
 
     bare()
-    clock = PhaseClock(env)
+    watches = watches_of(env)
     quiet()
     with_ends()
     rounds = [(quiet(), with_ends(), bare()) for _ in range(settings.rounds)]

@@ -94,6 +94,12 @@ def exit_in_words(exit_code: int) -> str:
         return f"signal {-exit_code}"
 
 
+def end_in_words(exit_code: int, output: str) -> str:
+    """How a process ended, with the last line that it printed."""
+    last_line = output.strip().rpartition("\n")[2]
+    return f"{exit_in_words(exit_code)}: {last_line or 'no word'}"
+
+
 _lifelines: dict[int, tuple[int, int]] = {}
 
 

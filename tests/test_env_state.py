@@ -14,10 +14,17 @@ from gymnasium.vector import AutoresetMode
 from genesis_vec.env_state import attributes_state, restore_attributes
 from genesis_vec.errors import StateMismatchError
 from genesis_vec.tasks.cart_pole import CartPoleTask
+from genesis_vec.tasks.franka_lift import FrankaLiftTask
+from genesis_vec.tasks.franka_reach import FrankaReachTask
 from genesis_vec.tasks.rigid import RigidTask
 from genesis_vec.vector_env import GenesisVectorEnv
 
-TASKS: dict[str, Callable[[], Any]] = {"cart-pole": CartPoleTask, "rigid": RigidTask}
+TASKS: dict[str, Callable[[], Any]] = {
+    "cart-pole": CartPoleTask,
+    "rigid": RigidTask,
+    "franka-reach": FrankaReachTask,
+    "franka-lift": FrankaLiftTask,
+}
 
 
 def stored(state: dict[str, Any]) -> dict[str, Any]:

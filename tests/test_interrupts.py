@@ -6,12 +6,21 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from genesis_vec.interrupts import interrupts_kept
 from genesis_vec.tasks.cart_pole import CartPoleTask
 from genesis_vec.vector_env import GenesisVectorEnv
+
+
+@pytest.fixture(autouse=True)
+def own_handler() -> Iterator[None]:
+    """Python's own handler, which is not there where the tests were started in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def swallowed_interrupt() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import runpy
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ from rich.table import Table
 from genesis_vec.benchmark.compare import TOLERANCE, Comparison, compare
 from genesis_vec.benchmark.record import SCHEMA, hardware, plain, read_record, write_json
 from genesis_vec.errors import BenchmarkError
-from genesis_vec.processes import exit_in_words, start_process, stop_processes
+from genesis_vec.processes import end_in_words, start_process, stop_processes
 
 SUITE: dict[str, list[str]] = {
     "counts": [],
@@ -147,15 +146,12 @@ def _run(script: Path, arguments: Sequence[str]) -> dict[str, Any]:
         if exit_code == 0 and out.is_file():
             return read_record(out)
         log.seek(0)
-        last_line = log.read().decode(errors="replace").strip().rpartition("\n")[2]
-        raise BenchmarkError(f"{exit_in_words(exit_code)}: {last_line or 'no word'}")
+        raise BenchmarkError(end_in_words(exit_code, log.read().decode(errors="replace")))
 
 
 def _become(script: str, *arguments: str) -> None:
-    """Runs a script as the interpreter would, in the process that was started for it."""
-    sys.argv = [script, *arguments]
-    sys.path.insert(0, os.path.dirname(script))
-    runpy.run_path(script, run_name="__main__")
+    """Makes the process that was started for a script that of the script."""
+    os.execv(sys.executable, [sys.executable, script, *arguments])
 
 
 def _merged(repeats: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

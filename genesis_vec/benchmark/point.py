@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from genesis_vec.processes import exit_in_words, start_process, stop_processes
+from genesis_vec.processes import end_in_words, start_process, stop_processes
 
 _BLOCKS = 3
 _GRACE_S = 10.0
@@ -118,8 +118,7 @@ def measure_in_process(subject: Subject, point: Point, timeout_s: float) -> Meas
         return Measurement(point=point, failure=f"took longer than {timeout_s:.0f} s")
     if answer:
         return Measurement(point=point, **json.loads(answer))
-    last_line = words.strip().rpartition("\n")[2]
-    return Measurement(point=point, failure=f"{exit_in_words(process.returncode)}: {last_line or 'no word'}")
+    return Measurement(point=point, failure=end_in_words(process.returncode, words))
 
 
 def _read_all(descriptor: int, timeout_s: float) -> bytes | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import shlex
 import signal
@@ -19,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from genesis_vec.benchmark.point import Measurement, Point, Subject, measure_in_process
-from genesis_vec.benchmark.record import write_json
+from genesis_vec.benchmark.record import plain, write_json
 from genesis_vec.benchmark.sizing import BudgetSpent, Machine, Recommendation, Sweep, recommend
 from genesis_vec.devices import usable_cores
 from genesis_vec.training.config import TrainConfig
@@ -280,7 +279,7 @@ def _write(
 ) -> None:
     record: Mapping[str, Any] = {
         "schema": SCHEMA,
-        "settings": json.loads(json.dumps(dataclasses.asdict(config), default=str)),
+        "settings": plain(config),
         "subject": dataclasses.asdict(subject),
         "machine": dataclasses.asdict(machine),
         "versions": versions(subject.device),

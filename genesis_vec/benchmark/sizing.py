@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from genesis_vec.benchmark.point import Measurement, Point
 
 # Gains below this are not told from noise: a direction that brings less is given up.
 _NOISE = 0.03
 _KNEE = 0.05
+# Enough environments for each core to tell sizes of a scene apart.
+_ENVS_PER_CORE = 512
 
 
 class BudgetSpent(Exception):
@@ -77,12 +79,14 @@ class Recommendation:
 class Sweep:
     """Finds a good configuration: doubles the number of environments while that pays, then refines around the best.
 
-    On the CPU the number of workers and the size of a scene are varied too, one after the other, from the best on.
+    On the CPU the size of a scene comes first, with 512 environments for each core: what it brings hardly depends on
+    their number, and a few environments start sooner than many. The number of workers comes last, since all cores are
+    rarely too many.
 
     Args:
         measure: Measures a configuration. Raises :class:`BudgetSpent` when there is no time left.
         machine: What bounds the configurations.
-        start: The first number of environments.
+        start: The first number of environments on a GPU.
 
     Attributes:
         measurements: All measurements, failures too, in their order.
@@ -96,42 +100,73 @@ class Sweep:
 
     def run(self) -> None:
         """Measures until nothing better is to be expected, or the budget is spent."""
+        cores = self._machine.cores
         try:
-            self._double()
-            if self._machine.cores:
-                self._vary("envs_per_scene", [64, 256, 32, 512])
-                self._vary(
-                    "workers", sorted({max(1, self._machine.cores - 1), self._machine.cores // 2, 1}, reverse=True)
-                )
+            first = self._first(
+                Point(num_envs=_ENVS_PER_CORE * cores, workers=cores, envs_per_scene=128)
+                if cores
+                else Point(num_envs=self._start)
+            )
+            if first is None:
+                return
+            if cores:
+                # In one direction only, as long as that is better.
+                for sizes in ([256, 512], [64, 32]):
+                    for size in sizes:
+                        if not self._improves_with("envs_per_scene", size):
+                            break
+                    if self._best_size() != 128:
+                        break
+            self._change_number(2.0)
+            self._change_number(0.5)
+            if cores:
+                for workers in sorted({cores - 1, cores // 2, 1} - {0, cores}, reverse=True):
+                    self._improves_with("workers", workers)
             self._refine()
         except BudgetSpent:
             pass
 
-    def _double(self) -> None:
-        cores = self._machine.cores
-        num_envs = self._start
+    def _first(self, point: Point) -> Measurement | None:
+        """The first configuration that runs: with half as many environments where so many do not."""
+        while point.num_envs >= 2:
+            result = self._try(point)
+            if result.failure is None:
+                return result
+            point = dataclasses.replace(point, num_envs=point.num_envs // 2)
+        return None
+
+    def _change_number(self, factor: float) -> None:
+        """Goes on from the best by a factor, as long as that helps, or for fewer environments is no worse."""
+        best = self._best()
+        assert best is not None
+        num_envs = round(best.point.num_envs * factor)
         disappointments = 0
         # A second one, since one may be noise, or a step in the number of scenes.
-        while disappointments < 2:
+        while disappointments < 2 and num_envs >= 2:
             before = self._best_rate()
-            result = self._try(Point(num_envs=num_envs, workers=cores, envs_per_scene=128 if cores else None))
-            if result.failure is not None:
-                return
-            disappointments = 0 if _rate(result) > before * (1.0 + _NOISE) else disappointments + 1
-            num_envs *= 2
-            memory = memory_model(self.measurements, result.point)
+            point = dataclasses.replace(best.point, num_envs=num_envs)
+            memory = memory_model(self.measurements, point)
             if memory is not None and num_envs > memory.largest(self._machine):
                 return
+            result = self._try(point)
+            if result.failure is not None:
+                return
+            helps = _rate(result) > before * ((1.0 + _NOISE) if factor > 1 else (1.0 - _KNEE))
+            if factor < 1 and not helps:
+                return
+            disappointments = 0 if helps else disappointments + 1
+            num_envs = round(num_envs * factor)
 
-    def _vary(self, name: str, values: Iterable[int]) -> None:
-        """Tries other values of a field at the best configuration, those in one direction while they help."""
+    def _improves_with(self, name: str, value: int) -> bool:
+        """Whether another value of a field is better than the best configuration."""
         best = self._best()
-        if best is None:
-            return
-        for value in values:
-            if value < 1 or getattr(best.point, name) == value:
-                continue
-            self._try(dataclasses.replace(best.point, **{name: value}))
+        assert best is not None
+        result = self._try(dataclasses.replace(best.point, **{name: value}))
+        return self._best() is result
+
+    def _best_size(self) -> int | None:
+        best = self._best()
+        return None if best is None else best.point.envs_per_scene
 
     def _refine(self) -> None:
         """Numbers of environments halfway to the neighbours of the best and of the knee."""

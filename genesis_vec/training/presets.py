@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from genesis_vec.training.config import PPOConfig, TrainConfig
+
+# What the engine's own examples train with.
+_ENGINE_EXAMPLE = PPOConfig(
+    rollout_steps=24, epochs=5, minibatches=4, learning_rate=1e-3, schedule="adaptive", gamma=0.99, gae_lambda=0.95,
+    entropy_coefficient=0.01, hidden_sizes=(512, 256, 128), initial_std=1.0,
+)  # fmt: skip
 
 _PRESETS: dict[str, dict[str, object]] = {
     # Balancing is a matter of hundreds of steps, and cheap: long rollouts, a small and steady learning rate.
@@ -29,38 +37,18 @@ _PRESETS: dict[str, dict[str, object]] = {
         "iterations": 300,
         "ppo": PPOConfig(gamma=0.9, gae_lambda=0.9, schedule="fixed", learning_rate=2e-3),
     },
-    # The settings of the engine's own example of this task, with as many environments as suit two CPU cores.
+    # As many environments as suit two CPU cores.
     "GenesisGo2Velocity-v0": {
         "num_envs": 512,
         "iterations": 300,
-        "ppo": PPOConfig(
-            rollout_steps=24,
-            epochs=5,
-            minibatches=4,
-            learning_rate=1e-3,
-            schedule="adaptive",
-            gamma=0.99,
-            gae_lambda=0.95,
-            entropy_coefficient=0.01,
-            hidden_sizes=(512, 256, 128),
-            initial_std=1.0,
-        ),
+        "ppo": _ENGINE_EXAMPLE,
     },
     # Likewise. A step is 10 ms, so rollouts are long; a target lies a hundred steps away.
     "GenesisDroneHover-v0": {
         "num_envs": 512,
         "iterations": 300,
-        "ppo": PPOConfig(
-            rollout_steps=100,
-            epochs=5,
-            minibatches=4,
-            learning_rate=3e-4,
-            schedule="adaptive",
-            gamma=0.99,
-            gae_lambda=0.95,
-            entropy_coefficient=0.004,
-            hidden_sizes=(128, 128),
-            initial_std=1.0,
+        "ppo": dataclasses.replace(
+            _ENGINE_EXAMPLE, rollout_steps=100, learning_rate=3e-4, entropy_coefficient=0.004, hidden_sizes=(128, 128)
         ),
     },
     # Noise of 0.6, the default, costs an ant more than it earns by standing. The divergence of a step stays above what

@@ -234,7 +234,8 @@ class TestVecEnv:
         env = RlGamesVecEnv(MetaEnv(AutoresetMode.SAME_STEP))
         with ForbidHostReads():
             env.reset()
-            env.step(torch.empty(3, 2, device="meta"))
+            observations, rewards, dones, _ = env.step(torch.empty(3, 2, device="meta"))
+        assert observations["obs"].is_meta and rewards.is_meta and dones.is_meta
 
     def test_it_closes_and_gives_no_state_for_checkpoints(self):
         fake = CounterEnv()

@@ -157,7 +157,8 @@ def test_it_writes_into_nothing_that_the_environment_gave():
 def test_a_step_reads_nothing_on_the_host():
     env = RslRlVecEnv(MetaEnv(AutoresetMode.SAME_STEP))
     with ForbidHostReads():
-        env.step(torch.empty(3, 2, device="meta"))
+        observations, rewards, dones, _ = env.step(torch.empty(3, 2, device="meta"))
+    assert observations["policy"].is_meta and rewards.is_meta and dones.is_meta
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED], ids=lambda mode: mode.name)

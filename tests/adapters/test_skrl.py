@@ -213,7 +213,8 @@ class TestWrapper:
         with ForbidHostReads():
             wrapper = SkrlWrapper(env)
             wrapper.reset()
-            wrapper.step(torch.empty(3, 2, device="meta"))
+            results = wrapper.step(torch.empty(3, 2, device="meta"))
+        assert all(tensor.is_meta for tensor in results[:4])
 
     @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED], ids=lambda mode: mode.name)
     def test_other_autoreset_modes_are_refused(self, mode):

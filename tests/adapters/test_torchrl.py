@@ -167,7 +167,9 @@ def test_steps_in_inference_mode_give_tensors_that_can_be_learnt_from():
     with torch.inference_mode():
         data = env.step(env.rand_action(env.reset()))
     for observations in (data["observation"], data["next", "observation"]):
-        torch.nn.Linear(3, 1)(observations).sum().backward()
+        layer = torch.nn.Linear(3, 1)
+        layer(observations).sum().backward()
+        torch.testing.assert_close(layer.weight.grad[0], observations.sum(dim=0))
 
 
 # -------------------------------------------------------------------------------------------------------------- resets

@@ -215,7 +215,10 @@ def test_an_interrupt_ends_the_running_benchmark_and_keeps_what_was_measured(scr
         f"folder = pathlib.Path({str(scripts)!r})\n"
         "run_command(lambda: b.bench(b.BenchConfig(out=folder.parent / 'bench.json'), scripts=folder))\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
     deadline = time.monotonic() + 60
     while not (scripts / "sleeping").exists():
         assert time.monotonic() < deadline and process.poll() is None

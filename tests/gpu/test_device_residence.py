@@ -6,7 +6,6 @@ Run on its own, `pytest tests/gpu`: the engine runs on one device per process.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +19,7 @@ from genesis_vec.checks import check_vector_env
 from genesis_vec.errors import DeviceNotFoundError, EngineConflictError
 from genesis_vec.registry import SHIPPED
 from genesis_vec.streams import EnvStreams
-from tests.wrappers.support import ALL_MODES, tensors_in
+from tests.wrappers.support import ALL_MODES, exempt_engine, tensors_in
 
 pytestmark = pytest.mark.gpu
 NUM_ENVS, LIMIT = 8, 6
@@ -51,18 +50,8 @@ def sync_debug_mode(mode: str) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def exempt_engine(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the engine's own calls wait, in which the package has no say."""
-    scene, robot = env.unwrapped.scene, env.unwrapped.task.robot
-    for owner, name in ((scene, "step"), (scene, "reset"), (robot, "set_qpos"), (robot, "set_dofs_velocity")):
-        method = getattr(owner, name)
-
-        @functools.wraps(method)
-        def call(*args: Any, method: Callable[..., Any] = method, **kwargs: Any) -> Any:
-            with sync_debug_mode("default"):
-                return method(*args, **kwargs)
-
-        monkeypatch.setattr(owner, name, call)
+def let_engine_wait(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    exempt_engine(env.unwrapped, monkeypatch, lambda: sync_debug_mode("default"))
 
 
 def actions_of(env: Any, num_steps: int) -> torch.Tensor:
@@ -85,7 +74,7 @@ def test_a_step_never_makes_the_host_wait(make_gpu_env, monkeypatch, id, mode):
     actions = actions_of(env, 15)
     actions[7, 1] = torch.nan
     env.step(actions[0])  # what is allocated in a first step only may wait
-    exempt_engine(env, monkeypatch)
+    let_engine_wait(env, monkeypatch)
     results = []
     with sync_debug_mode("error"):
         for action in actions:
@@ -101,7 +90,7 @@ def test_the_test_above_notices_a_step_that_waits(make_gpu_env, monkeypatch):
     env = make_gpu_env("GenesisCartPole-v0")
     env.reset(seed=0)
     env.step(actions_of(env, 1)[0])
-    exempt_engine(env, monkeypatch)
+    let_engine_wait(env, monkeypatch)
     original = env.unwrapped._observe
     monkeypatch.setattr(env.unwrapped, "_observe", lambda: (env.unwrapped._all.any().item(), original())[1])
     with sync_debug_mode("error"), pytest.raises(RuntimeError, match="synchronizing"):

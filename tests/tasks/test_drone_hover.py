@@ -12,6 +12,7 @@ from genesis.utils.geom import inv_quat, transform_by_quat, xyz_to_quat
 from genesis_vec.checks import check_vector_env
 from genesis_vec.streams import EnvStreams
 from genesis_vec.tasks.drone_hover import HOVER_RPM, DroneHoverTask
+from tests.tasks.support import assert_rows_do_not_depend_on_how_many_there_are
 from tests.wrappers.support import ALL_MODES, tensors_in
 
 MASS, THRUST = 0.027, 3.16e-10  # kg; N per (revolution per minute)², of the model's file
@@ -71,19 +72,7 @@ def test_it_keeps_the_whole_contract(make_drones, mode):
 
 def test_rows_do_not_depend_on_how_many_there_are(make_drones):
     few, many = (make_drones(num_envs, {"max_episode_steps": 35}) for num_envs in (2, 5))
-    results = [few.reset(seed=4)], [many.reset(seed=4)]
-    for action in random_actions(80, 5, scale=1.0):
-        results[0].append(few.step(action[:2]))
-        results[1].append(many.step(action))
-    ended = 0
-    for one, other in zip(*results, strict=True):
-        for info in (one[-1], other[-1]):
-            ended += int(info.get("_episode", torch.zeros(1)).sum())
-            for part in (info, info.get("final_info", {})):
-                part.pop("episode", None)
-        for few_rows, many_rows in zip(tensors_in(one), tensors_in(other), strict=True):
-            torch.testing.assert_close(few_rows, many_rows[:2], rtol=0, atol=0)
-    assert ended >= 14
+    assert_rows_do_not_depend_on_how_many_there_are(few, many, random_actions(80, 5, scale=1.0))
 
 
 # ------------------------------------------------------------------------------------------------------------- flight

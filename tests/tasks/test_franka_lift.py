@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from genesis_vec.checks import check_vector_env
 from genesis_vec.registry import SHIPPED
 from genesis_vec.streams import EnvStreams
 from genesis_vec.tasks.franka_lift import FrankaLiftTask
 from genesis_vec.tasks.rotations import pointing_matrix, rotated
-from tests.test_no_host_sync import CountOperations, actions_of, exempt_engine
-from tests.wrappers.support import ALL_MODES, ForbidHostReads, tensors_in
+from tests.wrappers.support import ALL_MODES
 
 PARTS = (9, 9, 3, 4, 3, 4, 3, 3, 3, 5)
 Q, VELOCITY, GRIP, HAND_QUATERNION, TO_CUBE, CUBE_QUATERNION, CUBE_VELOCITY, CUBE_TURN, TO_GOAL, LAST_ACTION = range(10)
@@ -326,54 +324,6 @@ def test_the_id_makes_it_with_150_steps():
 def test_it_is_a_vector_environment_by_contract(make_env, mode):
     report = check_vector_env(make_env(FrankaLiftTask(), 3, autoreset_mode=mode, max_episode_steps=9))
     assert report.num_episodes >= 3
-
-
-@ALL_MODES
-def test_a_step_reads_nothing_back_to_the_host(make_env, monkeypatch, mode):
-    env = make_env(FrankaLiftTask(), 3, autoreset_mode=mode, max_episode_steps=7)
-    env.reset(seed=0)
-    exempt_engine(env, monkeypatch, _disable_current_modes)
-    # `exempt_engine` knows of the robot alone; the cube's pose is set by the engine as the robot's is.
-    set_qpos = env.task.cube.set_qpos
-
-    def set_cube(*args: Any, **kwargs: Any) -> None:
-        with _disable_current_modes():
-            set_qpos(*args, **kwargs)
-
-    monkeypatch.setattr(env.task.cube, "set_qpos", set_cube)
-    monkeypatch.setattr(env, "_asks_masks", False)
-    with ForbidHostReads():
-        results = [env.step(action) for action in actions_of(env, 10)]
-    assert torch.stack([result[-1]["fault"] for result in results]).sum(dim=0).tolist() == [0, 1, 0]
-    assert all(tensor.isfinite().all() for result in results for tensor in tensors_in(result[0]))
-
-
-def test_a_quiet_step_does_not_grow(make_env, monkeypatch):
-    env = make_env(FrankaLiftTask())
-    env.reset(seed=0)
-    monkeypatch.setattr(env.scene, "step", lambda **kwargs: None)
-    action = torch.zeros(env.action_space.shape)
-    env.step(action)
-    with CountOperations() as count:
-        env.step(action)
-    # Raise this only for a reason worth its microseconds.
-    assert len(count.names) <= 114 + 2, f"{len(count.names)} operations: {count.names}"
-
-
-def test_another_environment_goes_on_from_a_state_bit_for_bit(make_env):
-    actions = (
-        torch.rand(30, *make_env(FrankaLiftTask()).action_space.shape, generator=torch.Generator().manual_seed(2)) * 2
-        - 1
-    )
-    first, second = make_env(FrankaLiftTask(), fresh=True), make_env(FrankaLiftTask(), fresh=True)
-    first.reset(seed=5)
-    for action in actions[:10]:
-        first.step(action)
-    second.reset(seed=6)
-    second.load_state_dict(first.state_dict())
-    for action in actions[10:]:
-        for one, other in zip(first.step(action)[:2], second.step(action)[:2], strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

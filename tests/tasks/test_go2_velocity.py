@@ -12,7 +12,8 @@ from genesis.utils.geom import inv_quat, quat_to_xyz, transform_by_quat, xyz_to_
 from genesis_vec.checks import check_vector_env
 from genesis_vec.streams import EnvStreams
 from genesis_vec.tasks.go2_velocity import DEFAULT_POSE, Go2VelocityTask
-from tests.wrappers.support import ALL_MODES, tensors_in
+from tests.tasks.support import assert_rows_do_not_depend_on_how_many_there_are
+from tests.wrappers.support import ALL_MODES
 
 RANGES = {"forward_speed": (-1.0, 1.5), "sideways_speed": (-0.5, 0.5), "turn_rate": (-2.0, -1.0)}
 POSE = torch.tensor(list(DEFAULT_POSE.values()))
@@ -88,21 +89,8 @@ def test_it_keeps_the_whole_contract_also_with_terminations(make_go2, monkeypatc
 
 
 def test_rows_do_not_depend_on_how_many_there_are(make_go2):
-    actions = random_actions(60, 5)
     few, many = (make_go2(num_envs, {"max_episode_steps": 25}) for num_envs in (2, 5))
-    results = [few.reset(seed=4)], [many.reset(seed=4)]
-    for action in actions:
-        results[0].append(few.step(action[:2]))
-        results[1].append(many.step(action))
-    ended = 0
-    for one, other in zip(*results, strict=True):
-        for info in (one[-1], other[-1]):
-            ended += int(info.get("_episode", torch.zeros(1)).sum())
-            for part in (info, info.get("final_info", {})):
-                part.pop("episode", None)
-        for few_rows, many_rows in zip(tensors_in(one), tensors_in(other), strict=True):
-            torch.testing.assert_close(few_rows, many_rows[:2], rtol=0, atol=0)
-    assert ended >= 14
+    assert_rows_do_not_depend_on_how_many_there_are(few, many, random_actions(60, 5))
 
 
 # ------------------------------------------------------------------------------------------------------- observations

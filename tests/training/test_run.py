@@ -279,7 +279,7 @@ def test_two_runs_from_one_seed_end_with_the_same_parameters(tmp_path: Path, fin
         (["train"], "required"),
         (["play", "nowhere"], "there is no checkpoint nowhere"),
         (["play", "nowhere", "--video", "a.txt"], "must end in .mp4 or .gif"),
-        (["dance"], "there is no command 'dance'; use one of train, play, export, size, doctor, launch, list"),
+        (["dance"], "there is no command 'dance'; use one of train, play, export, size, bench, doctor, launch, list"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
