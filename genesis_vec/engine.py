@@ -134,6 +134,16 @@ def live_view(field: Any) -> torch.Tensor:
     return qd_to_torch(field, transpose=True, copy=False)
 
 
+def of_model(values: torch.Tensor) -> torch.Tensor:
+    """What the model has for its joints, (joints,), whether or not the engine keeps a row for each environment.
+
+    Args:
+        values: What a getter of joints' properties gave while nothing was randomised yet: (joints,), or
+            (num_envs, joints) where joints are randomised.
+    """
+    return values[0] if values.dim() > 1 else values
+
+
 def kernel_cache_folder() -> Path:
     """The folder of compiled kernels; the engine must be started.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from genesis_vec.batches import Observation, map_observation
+from genesis_vec.batches import Observation
 from genesis_vec.env_state import attributes_state, restore_attributes
 from genesis_vec.errors import TaskError
 
@@ -44,7 +44,8 @@ class Randomization:
         push_velocity: Speed, m/s, that a push in a horizontal direction adds to a floating base; both are drawn anew
             for each push.
         push_interval: Steps of an episode between pushes.
-        observation_noise: Standard deviation of the normal noise on every number of the observation, in its own units.
+        observation_noise: Standard deviation of the normal noise on every number of the observation, in its own units;
+            a dict's "critic" stays without.
         action_delay: By how many steps actions take effect late, (fewest, most). Before an episode's first action has
             its effect, that of the action 0, or the nearest to it within the bounds.
 
@@ -83,14 +84,14 @@ class Randomization:
             raise ValueError(f"observation_noise={self.observation_noise!r} must be 0 or more, and finite")
 
     @property
-    def changes_links(self) -> bool:
-        """Whether links differ between environments."""
-        return self.mass_ratio is not None or self.center_of_mass is not None
+    def changes_weights(self) -> bool:
+        """Whether links and joints differ between environments in what their constraints' weights follow from."""
+        return any(getattr(self, name) is not None for name in _WEIGHTY)
 
     @property
-    def changes_joints(self) -> bool:
-        """Whether joints differ between environments."""
-        return any(value is not None for value in (self.stiffness_ratio, self.damping_ratio, self.armature_ratio))
+    def changes_gains(self) -> bool:
+        """Whether the joints' gains differ between environments."""
+        return self.stiffness_ratio is not None or self.damping_ratio is not None
 
     @property
     def is_off(self) -> bool:
@@ -103,7 +104,12 @@ class Randomization:
         Args:
             options: What the task gives for the scene.
         """
-        batched = {"batch_links_info": self.changes_links, "batch_dofs_info": self.changes_joints}
+        # For weights both: the engine computes one kind's weights from the other's masses, and where it keeps one copy
+        # for all, from those of whichever environment comes first.
+        batched = {
+            "batch_links_info": self.changes_weights,
+            "batch_dofs_info": self.changes_weights or self.changes_gains,
+        }
         update = {name: True for name, is_needed in batched.items() if is_needed}
         if not update:
             return options
@@ -164,7 +170,7 @@ class Randomizer:
             self._horizontal = slice(first, first + 2)
         try:
             for name, apply in self._appliers.items():
-                apply(self.drawn[name])
+                apply(self.drawn[name], None)
         except Exception as error:
             raise TaskError(f"{settings.entity!r} of {type(task).__name__} cannot be randomised so: {error}") from error
 
@@ -181,7 +187,8 @@ class Randomizer:
             drawn = draws.uniform(before.shape[1], low=low, high=high)
             self.drawn[name] = torch.where(rows[:, None], drawn, before)
             # For all rows: choosing some would make the host wait for the device. The others' values are the same bits.
-            apply(self.drawn[name])
+            # But where the engine computes weights anew it also computes the rows' velocities anew, to other last bits.
+            apply(self.drawn[name], rows if name in _WEIGHTY and self._device.type == "cpu" else None)
         if self._settings.action_delay is not None:
             fewest, most = self._settings.action_delay
             drawn_delay = draws.integers(fewest, most + 1, 1)
@@ -223,10 +230,13 @@ class Randomizer:
         """Observations with noise, drawn from those streams; new tensors, or the same ones where there is none."""
         if self._settings.observation_noise == 0.0:
             return observations
-        return map_observation(
-            lambda leaf: torch.add(leaf, draws.normal(*leaf.shape[1:]), alpha=self._settings.observation_noise),
-            observations,
-        )
+
+        def add(leaf: torch.Tensor) -> torch.Tensor:
+            return torch.add(leaf, draws.normal(*leaf.shape[1:]), alpha=self._settings.observation_noise)
+
+        if isinstance(observations, dict):
+            return {key: leaf if key == "critic" else add(leaf) for key, leaf in observations.items()}
+        return add(observations)
 
     def state_dict(self) -> dict[str, Any]:
         """The draws and the delayed actions, copied; what the engine holds is in its own state."""
@@ -237,20 +247,31 @@ class Randomizer:
         restore_attributes(self, state, self._device)
 
 
-_Applier = Callable[[torch.Tensor], None]
+# Applies draws (num_envs, k) to the engine: to all rows for None, else to those of a mask, bool (num_envs,).
+_Applier = Callable[[torch.Tensor, torch.Tensor | None], None]
+
+# What the engine weighs the constraints by.
+_WEIGHTY = ("mass_ratio", "center_of_mass", "armature_ratio")
 
 
 def _friction(robot: Any) -> _Applier:
-    return lambda ratio: robot.set_friction_ratio(ratio.expand(-1, robot.n_links))
+    return lambda ratio, _: robot.set_friction_ratio(ratio.expand(-1, robot.n_links))
+
+
+def _set_rows(setter: Callable[..., None], values: torch.Tensor, rows: torch.Tensor | None, *args: Any) -> None:
+    if rows is None:
+        setter(values, *args)
+    elif len(indices := rows.nonzero()[:, 0]):
+        setter(values[indices], *args, envs_idx=indices)
 
 
 def _mass(robot: Any) -> _Applier:
     mass, inertia = robot.get_links_mass(), robot.get_links_inertia()
 
-    def apply(ratio: torch.Tensor) -> None:
+    def apply(ratio: torch.Tensor, rows: torch.Tensor | None) -> None:
         # Both from what the model has: scaled from the present values, rounding would pile up over the episodes.
-        robot.set_links_mass(mass * ratio)
-        robot.set_links_inertia(inertia * ratio[..., None, None])
+        _set_rows(robot.set_links_mass, mass * ratio, rows)
+        _set_rows(robot.set_links_inertia, inertia * ratio[..., None, None], rows)
 
     return apply
 
@@ -258,29 +279,29 @@ def _mass(robot: Any) -> _Applier:
 def _center_of_mass(robot: Any) -> _Applier:
     base = [robot.base_link_idx - robot.link_start]
     center = robot.get_links_COM(base)
-    return lambda shift: robot.set_links_COM(center + shift[:, None], base)
+    return lambda shift, rows: _set_rows(robot.set_links_COM, center + shift[:, None], rows, base)
 
 
 def _stiffness(robot: Any) -> _Applier:
     stiffness = robot.get_dofs_kp()
-    return lambda ratio: robot.set_dofs_kp(stiffness * ratio)
+    return lambda ratio, _: robot.set_dofs_kp(stiffness * ratio)
 
 
 def _damping(robot: Any) -> _Applier:
     damping = robot.get_dofs_kv()
-    return lambda ratio: robot.set_dofs_kv(damping * ratio)
+    return lambda ratio, _: robot.set_dofs_kv(damping * ratio)
 
 
 def _armature(robot: Any) -> _Applier:
     armature = robot.get_dofs_armature()
-    return lambda ratio: robot.set_dofs_armature(armature * ratio)
+    return lambda ratio, rows: _set_rows(robot.set_dofs_armature, armature * ratio, rows)
 
 
 def _gravity(robot: Any) -> _Applier:
     solver = robot.solver
     gravity = solver.get_gravity().clone()
 
-    def apply(change: torch.Tensor) -> None:
+    def apply(change: torch.Tensor, rows: torch.Tensor | None) -> None:
         changed = gravity.clone()
         changed[..., 2:] += change
         solver.set_gravity(changed)

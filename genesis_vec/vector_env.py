@@ -28,6 +28,7 @@ from genesis_vec.batches import (
     rows_like,
     select_rows,
 )
+from genesis_vec.camera import OBSERVATION_KINDS, EnvCamera, ObservationKind
 from genesis_vec.devices import resolve_device
 from genesis_vec.engine import live_view, quick_source_lookup, start_engine
 from genesis_vec.env_state import engine_state, restore_engine
@@ -59,6 +60,8 @@ class EnvSettings:
     on_fault: str
     first_env_index: int
     randomization: Randomization | None
+    observation: ObservationKind
+    image_size: tuple[int, int]
 
     @classmethod
     def parse(
@@ -72,6 +75,8 @@ class EnvSettings:
         on_fault: str = "quarantine",
         first_env_index: int = 0,
         randomization: Randomization | Mapping[str, Any] | None = None,
+        observation: str = "state",
+        image_size: Sequence[int] = (84, 84),
     ) -> EnvSettings:
         """Checks and completes what a user gives.
 
@@ -90,6 +95,8 @@ class EnvSettings:
             raise ValueError(f"on_fault={on_fault!r}: use 'quarantine' or 'raise'")
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode={render_mode!r}: use None or 'rgb_array'")
+        if observation not in OBSERVATION_KINDS:
+            raise ValueError(f"observation={observation!r}: use one of {', '.join(OBSERVATION_KINDS)}")
         _check_count("decimation", task.decimation)
         return cls(
             num_envs=num_envs,
@@ -99,7 +106,9 @@ class EnvSettings:
             render_envs=_check_render_envs(render_envs, num_envs),
             on_fault=on_fault,
             first_env_index=_check_count("first_env_index", first_env_index, least=0),
-            randomization=_parse_randomization(randomization),
+            randomization=_parse_randomization(randomization, observation),
+            observation=observation,  # type: ignore[arg-type]
+            image_size=_check_image_size(image_size),
         )
 
 
@@ -126,6 +135,11 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         first_env_index: Global index of the first environment, where this batch is a part of a larger one.
         randomization: What differs between environments, a :class:`~genesis_vec.Randomization` or a dict of its
             attributes; nothing by default.
+        observation: What is observed: ``"state"``, what the task observes; ``"rgb"``, what its camera sees, uint8
+            (height, width, 3); ``"depth"``, how far that is, float32 (height, width, 1) in metres. Pixels are drawn by
+            the engine's rasteriser, on a GPU by its batch renderer where that is installed; ``render`` then shows
+            them too.
+        image_size: Height and width of those, in pixels.
 
     Attributes:
         task: The task.
@@ -159,11 +173,13 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         on_fault: Literal["quarantine", "raise"] = "quarantine",
         first_env_index: int = 0,
         randomization: Randomization | Mapping[str, Any] | None = None,
+        observation: ObservationKind = "state",
+        image_size: Sequence[int] = (84, 84),
     ) -> None:
         self.closed = True  # until the scene is there; close() and __del__ then have nothing to do
         settings = EnvSettings.parse(
             task, num_envs, autoreset_mode, max_episode_steps, render_mode, render_envs, on_fault, first_env_index,
-            randomization,
+            randomization, observation, image_size,
         )  # fmt: skip
         if hasattr(task, "scene"):
             raise TaskError(f"this {type(task).__name__} already serves an environment; make a new one for each")
@@ -173,6 +189,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         self.render_mode = settings.render_mode
         self.on_fault = settings.on_fault
         self._randomization = settings.randomization
+        self._observation: ObservationKind = settings.observation
         self._render_envs = settings.render_envs
         self.metadata = {
             **type(self).metadata,
@@ -181,6 +198,11 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         }
         self.device = resolve_device(device)
         self.task = task
+        self._camera: EnvCamera | None = None
+        if self._observation != "state":
+            self._camera = EnvCamera(task.camera, range(self.num_envs), self.device, settings.image_size)
+        elif self.render_mode is not None:
+            self._camera = EnvCamera(task.camera, self._render_envs, self.device)
         # On a device that computes asynchronously, asking whether any row of a mask is set would make the host wait.
         self._asks_masks = self.device.type == "cpu"
 
@@ -226,16 +248,15 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         options = task.scene_options()
         if self._randomization is not None:
             options = self._randomization.with_engine_options(options)
-        if self.render_mode is not None:
-            options.setdefault(
-                "vis_options", gs.options.VisOptions(split_envs=True, rendered_envs_idx=tuple(self._render_envs))
-            )
+        if self._camera is not None:
+            options = {**self._camera.scene_options(gs), **options}
         with quick_source_lookup():
             self.scene = gs.Scene(show_viewer=False, **options)
         task.scene, task.num_envs, task.device = self.scene, self.num_envs, self.device
         try:
             task.build(self.scene)
-            self._camera = self.scene.add_camera(GUI=False, **task.camera) if self.render_mode is not None else None
+            if self._camera is not None:
+                self._camera.add_to(self.scene)
             draws = bool(self.scene.visualizer.cameras)
             if draws and not has_graphics():
                 raise RenderingUnavailableError(f"this machine has no graphics libraries. {RENDERING_REMEDY}")
@@ -277,6 +298,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
     def _adopt_spaces(self) -> None:
         check_spaces(self.task)
         self.single_observation_space = self.task.observation_space
+        if self._camera is not None and self._observation != "state":
+            self.single_observation_space = self._camera.space(self._observation)
         self.single_action_space = box = self.task.action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(box, self.num_envs)
@@ -504,6 +527,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _observe(self, rows: torch.Tensor | None) -> Observation:
         """The present observations; for those rows, or all for None, noise is drawn where there is any."""
+        if self._camera is not None and self._observation != "state":
+            return self._camera.observe(self._observation)
         observations = map_observation(_as_declared, self.task.observe(), self._obs_dtypes)
         if self.randomizer is None:
             return observations
@@ -619,6 +644,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             "first_env_index": self._streams.first_env_index,
             "autoreset_mode": self.autoreset_mode.value,
             "randomization": str(self._randomization),
+            "observation": self._observation,
             "engine": engine_state(self.scene),
             "task": self.task.state_dict(),
             "randomizer": None if self.randomizer is None else self.randomizer.state_dict(),
@@ -651,6 +677,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             ("first_env_index", self._streams.first_env_index),
             ("autoreset_mode", self.autoreset_mode.value),
             ("randomization", str(self._randomization)),
+            ("observation", self._observation),
         ):
             if state[name] != own:
                 raise StateMismatchError(f"the state is of an environment with {name}={state[name]!r}, not {own!r}")
@@ -685,17 +712,12 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             ClosedEnvironmentError: After :meth:`close`.
         """
         self._check_open()
-        if self._camera is None:
+        if self._camera is None or self.render_mode is None:
             return None
-        drawn = np.asarray(self._camera.render(rgb=True, force_render=True)[0])
-        # Where it draws one environment, the engine leaves out the axis of environments.
-        drawn = drawn.reshape(len(self._render_envs), *drawn.shape[-3:])
-        blank = np.zeros(drawn.shape[1:], dtype=np.uint8)
+        drawn = self._camera.frames()
+        blank = np.zeros_like(next(iter(drawn.values())))
         blank.flags.writeable = False  # it stands for every environment that is not drawn
-        frames = [blank] * self.num_envs
-        for index, frame in zip(self._render_envs, drawn, strict=True):
-            frames[index] = np.ascontiguousarray(frame)
-        return tuple(frames)
+        return tuple(drawn[index] if index in self._render_envs else blank for index in range(self.num_envs))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Frees the scene; called by :meth:`close`, once. The engine stays, for other environments of this process."""
@@ -714,7 +736,13 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             raise ValueError(f"{call} while a step is under way: call step_wait() first")
 
 
-def _parse_randomization(given: Randomization | Mapping[str, Any] | None) -> Randomization | None:
+def _check_image_size(size: Sequence[int]) -> tuple[int, int]:
+    if len(size) != 2:
+        raise ValueError(f"image_size={size!r}: give (height, width) in pixels")
+    return _check_count("image_size", size[0]), _check_count("image_size", size[1])
+
+
+def _parse_randomization(given: Randomization | Mapping[str, Any] | None, observation: str) -> Randomization | None:
     """What a user gives, None where nothing is randomised."""
     if isinstance(given, Mapping):
         unknown = sorted(set(given) - {field.name for field in dataclasses.fields(Randomization)})
@@ -725,6 +753,8 @@ def _parse_randomization(given: Randomization | Mapping[str, Any] | None) -> Ran
         given = Randomization(**given)
     if given is not None and not isinstance(given, Randomization):
         raise ValueError(f"randomization={given!r}: give a genesis_vec.Randomization or a dict of its attributes")
+    if given is not None and given.observation_noise and observation != "state":
+        raise ValueError(f"observation_noise is for observation='state', not {observation!r}")
     return None if given is None or given.is_off else given
 
 

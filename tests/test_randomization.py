@@ -83,7 +83,7 @@ def test_off_it_changes_no_bit_and_adds_no_engine_data(make_env: Callable[..., A
 def test_batched_engine_data_is_there_for_what_needs_it_only():
     for settings, links, joints in (
         ({"friction_ratio": (0.5, 1.0)}, False, False),
-        ({"mass_ratio": (0.5, 1.0)}, True, False),
+        ({"mass_ratio": (0.5, 1.0)}, True, True),
         ({"stiffness_ratio": (0.5, 1.0)}, False, True),
     ):
         options = Randomization(**settings).with_engine_options({})

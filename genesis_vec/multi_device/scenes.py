@@ -93,6 +93,8 @@ class TaskScenes:
             on_fault=settings.on_fault,  # type: ignore[arg-type]
             first_env_index=settings.first_env_index + first_row,
             randomization=settings.randomization,
+            observation=settings.observation,
+            image_size=settings.image_size,
         )
 
 

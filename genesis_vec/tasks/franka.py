@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from genesis_vec.engine import live_view
+from genesis_vec.engine import live_view, of_model
 
 MODEL = "xml/franka_emika_panda/panda.xml"
 """Among the engine's assets."""
@@ -77,7 +77,7 @@ class Panda:
         self.hand_quaternion = live_view(solver.dyn_state.links.quat)[:, hand]
         self.rest_positions = torch.tensor(REST_POSITIONS, device=device)
         self._arm_positions = self.positions[:, :NUM_ARM_JOINTS]
-        self._lower, self._upper = (limit[:NUM_ARM_JOINTS].float() for limit in entity.get_dofs_limit())
+        self._lower, self._upper = (of_model(limit)[:NUM_ARM_JOINTS].float() for limit in entity.get_dofs_limit())
         num_envs = len(self.positions)
         # What does not move its fingers keeps them open.
         self._targets = self.rest_positions.repeat(num_envs, 1)

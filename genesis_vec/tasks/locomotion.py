@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from genesis_vec.engine import live_view
+from genesis_vec.engine import live_view, of_model
 from genesis_vec.task import Task
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class LocomotionTask(Task):
         self._height = self._qpos[:, _HEIGHT]
         self._position = self._forward_position()
         self._motors = range(_BASE_DOFS, robot.n_dofs)
-        self.gears = robot.get_dofs_act_gain(self._motors).float()
+        self.gears = of_model(robot.get_dofs_act_gain(self._motors)).float()
         self._per_second = 1.0 / (self.dt * self.decimation)
         start = robot.get_qpos()[0].float().clone()
         start[_HEIGHT] = self._START_HEIGHT

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from genesis_vec.engine import live_view
+from genesis_vec.engine import live_view, of_model
 from genesis_vec.errors import ModelError
 from genesis_vec.task import Task
 
@@ -181,7 +181,7 @@ class RigidTask(Task):
         self._velocity = live_view(solver.dyn_state.dofs.vel)[:, robot.dof_start : robot.dof_end]
         self._qs_slice = slice(self._qs.start, self._qs.stop, self._qs.step)
         self._joint_positions = self._qpos[:, self._qs_slice]
-        lower, upper = (limit[self._index(dofs)] for limit in robot.get_dofs_limit())
+        lower, upper = (of_model(limit)[self._index(dofs)] for limit in robot.get_dofs_limit())
         unlimited = torch.tensor([_UNLIMITED_HALF_RANGE[joint.type.name] for joint in self._joints], device=self.device)
         bounded = lower.isfinite() & upper.isfinite()
         rest_qpos = robot.get_qpos()[0].clone()
@@ -217,7 +217,7 @@ class RigidTask(Task):
     def _set_gains(self) -> None:
         robot, dofs = self.robot, self.controlled_dofs
         if self.control == "torque":
-            low, high = (bound.float() for bound in robot.get_dofs_force_range(dofs))
+            low, high = (of_model(bound).float() for bound in robot.get_dofs_force_range(dofs))
             if self.max_force is not None:
                 high = torch.where(high.isfinite(), high, self.max_force)
                 low = torch.where(low.isfinite(), low, -self.max_force)
@@ -225,7 +225,7 @@ class RigidTask(Task):
                 raise ModelError(f"morph={self.morph!r} does not bound every joint's force: pass max_force=")
             self._force_low, self._force_high = low, high
             return
-        _, position_gain, velocity_gain = robot.get_dofs_act_bias(dofs)
+        _, position_gain, velocity_gain = (of_model(bias) for bias in robot.get_dofs_act_bias(dofs))
         stiffness = -position_gain if self.stiffness is None else torch.full_like(position_gain, self.stiffness)
         damping = -velocity_gain if self.damping is None else torch.full_like(velocity_gain, self.damping)
         if not bool((stiffness > 0).all()) and self.control == "position":

@@ -21,7 +21,8 @@ class Evaluation:
         mean_return: Mean sum of rewards.
         std_return: Standard deviation of it over the episodes.
         mean_length: Mean length in steps.
-        metrics: Means of the task's own metrics at the episodes' ends, such as "success".
+        metrics: Means of the task's own metrics at the episodes' ends. In place of "success", for a task that has it,
+            "success_once", whether there was success in any step of the episode, and "success_at_end".
     """
 
     episodes: int
@@ -32,7 +33,8 @@ class Evaluation:
 
     def __str__(self) -> str:
         figures = [f"mean return {self.mean_return:.2f} ± {self.std_return:.2f}", f"length {self.mean_length:.1f}"]
-        figures += [f"{name} {value:.0%}" for name, value in self.metrics.items() if name == "success"]
+        names = {"success_once": "success once", "success_at_end": "at the end"}
+        figures += [f"{word} {self.metrics[name]:.0%}" for name, word in names.items() if name in self.metrics]
         return f"{', '.join(figures)} ({self.episodes} episodes)"
 
 
@@ -67,13 +69,21 @@ def evaluate(
     observations, _ = env.reset(seed=seed)
     done = torch.zeros(env.num_envs, dtype=torch.int64, device=observations.device)
     kept: dict[str, list[torch.Tensor]] = {}
+    succeeded = torch.zeros_like(done, dtype=torch.bool)
     for _ in range(max_steps):
         if on_step is not None:
             on_step()
         observations, _, _, _, info = env.step(act(observations))
         counted = info["_episode"] & (done < share)
-        if bool(counted.any()):
-            ends = {"return": info["episode"]["r"], "length": info["episode"]["l"], **episode_metrics(info)}
+        success = info.get("success")
+        if success is not None:
+            succeeded = succeeded | (success > 0)
+        if bool(info["_episode"].any()):
+            metrics = episode_metrics(info)
+            if success is not None:
+                metrics.update(success_once=succeeded, success_at_end=metrics.pop("success"))
+                succeeded = succeeded & ~info["_episode"]
+            ends = {"return": info["episode"]["r"], "length": info["episode"]["l"], **metrics}
             for name, value in ends.items():
                 kept.setdefault(name, []).append(value[counted].double())
             done += counted

@@ -37,9 +37,9 @@ class _Act(nn.Module):
 def export(checkpoint: Path, out: Path | None = None, console: Console | None = None) -> Path:
     """Writes a checkpoint's policy as an ONNX model, and runs it in onnxruntime to see that it does the same.
 
-    The model takes "observations", float32 (batch, observation size), as the environment gives them: the normalisation
-    is part of it. It gives "actions", float32 (batch, action size), without noise; the environment clips them to its
-    bounds, and who runs the model elsewhere must do so too.
+    The model takes "observations", float32 (batch, observation size), as the environment gives them (of a dict with
+    "policy" and "critic" the former): the normalisation is part of it. It gives "actions", float32 (batch, action
+    size), without noise; the environment clips them to its bounds, and who runs the model elsewhere must do so too.
 
     Args:
         checkpoint: A checkpoint file, or a run's folder.
@@ -110,6 +110,6 @@ def _quiet() -> Iterator[None]:
 
 def _observations(policy: ActorCritic) -> torch.Tensor:
     """Observations (1000, size) of the kind that the policy was trained on, and beyond where they are clipped."""
-    generator = torch.Generator().manual_seed(0)
-    drawn = 4.0 * torch.randn(_CHECKED, len(policy.observation_mean), generator=generator)
-    return policy.observation_mean + drawn / policy.observation_inverse_std
+    size = policy.actor_size
+    drawn = 4.0 * torch.randn(_CHECKED, size, generator=torch.Generator().manual_seed(0))
+    return policy.observation_mean[-size:] + drawn / policy.observation_inverse_std[-size:]

@@ -26,18 +26,28 @@ class ActorCritic(nn.Module):
         hidden_sizes: Widths of the hidden layers of each perceptron.
         initial_std: Standard deviation at the start.
         seed: Seed of the initial weights; the global generator is neither read nor changed.
+        actor_size: The actor sees the last so many numbers of an observation, all of them for None. The others are
+            for the critic, which learns in simulation only, and so may see what no robot measures.
     """
 
     observation_mean: torch.Tensor
     observation_inverse_std: torch.Tensor
 
     def __init__(
-        self, observation_size: int, action_size: int, hidden_sizes: tuple[int, ...], initial_std: float, seed: int
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden_sizes: tuple[int, ...],
+        initial_std: float,
+        seed: int,
+        actor_size: int | None = None,
     ) -> None:
         super().__init__()
+        self.actor_size = observation_size if actor_size is None else actor_size
+        self._is_asymmetric = self.actor_size < observation_size
         generator = torch.Generator().manual_seed(seed)
         # A small last layer starts every action near the middle, and with it the exploration around it.
-        self.actor = _perceptron([observation_size, *hidden_sizes, action_size], 0.01, generator)
+        self.actor = _perceptron([self.actor_size, *hidden_sizes, action_size], 0.01, generator)
         self.critic = _perceptron([observation_size, *hidden_sizes, 1], 1.0, generator)
         self.log_std = nn.Parameter(torch.full((action_size,), math.log(initial_std)))
         self.register_buffer("observation_mean", torch.zeros(observation_size))
@@ -54,13 +64,16 @@ class ActorCritic(nn.Module):
         self.observation_inverse_std.copy_((moments.var + 1e-8).rsqrt())
 
     def normalize(self, observations: torch.Tensor) -> torch.Tensor:
-        """Observations (…, observation_size) at mean 0 and variance 1, within ±10."""
-        scaled = (observations - self.observation_mean) * self.observation_inverse_std
+        """Observations (…, observation_size), or their last so many numbers, at mean 0 and variance 1, within ±10."""
+        mean, inverse_std = self.observation_mean, self.observation_inverse_std
+        if (count := observations.shape[-1]) < len(mean):
+            mean, inverse_std = mean[-count:], inverse_std[-count:]
+        scaled = (observations - mean) * inverse_std
         return scaled.clamp(-_CLIP_OBSERVATION, _CLIP_OBSERVATION)
 
     def act(self, observations: torch.Tensor) -> torch.Tensor:
-        """The actions without noise, (…, action_size)."""
-        return self.actor(self.normalize(observations))
+        """The actions without noise, (…, action_size), for whole observations or for what the actor sees of them."""
+        return self._mean(self.normalize(observations))
 
     def value(self, observations: torch.Tensor) -> torch.Tensor:
         """Values (…,)."""
@@ -69,7 +82,10 @@ class ActorCritic(nn.Module):
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Means (…, action_size), standard deviations (action_size,) and values (…,)."""
         normalized = self.normalize(observations)
-        return self.actor(normalized), self.std, self.critic(normalized).squeeze(-1)
+        return self._mean(normalized), self.std, self.critic(normalized).squeeze(-1)
+
+    def _mean(self, normalized: torch.Tensor) -> torch.Tensor:
+        return self.actor(normalized[..., -self.actor_size :] if self._is_asymmetric else normalized)
 
 
 def log_probability(actions: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from genesis_vec.training.distributed import World
 from genesis_vec.training.episodes import EpisodeSums
 from genesis_vec.training.model import ActorCritic, entropy, kl_divergence, log_probability
 from genesis_vec.training.rollout import Rollout, advantages_and_returns, discounted_returns
+from genesis_vec.wrappers import FlattenObservation
 
 # Distances between the seeds of the streams that one run's seed stands for: the environments' own streams have seed
 # itself.
@@ -72,9 +74,9 @@ class PPO:
         self.world = world or World()
         self.device: torch.device = env.unwrapped.device  # type: ignore[attr-defined]
         num_envs = env.num_envs
-        self.policy = ActorCritic(observation_size, action_size, config.hidden_sizes, config.initial_std, seed).to(
-            self.device
-        )
+        self.policy = ActorCritic(
+            observation_size, action_size, config.hidden_sizes, config.initial_std, seed, actor_size(env)
+        ).to(self.device)
         self.optimizer = torch.optim.Adam(
             self.policy.parameters(), lr=torch.tensor(config.learning_rate, device=self.device), fused=True
         )
@@ -309,6 +311,20 @@ class PPO:
         self.env.unwrapped.load_state_dict(state["env"])  # type: ignore[attr-defined]
         self._observations = state["observations"].to(self.device)
         self._running_returns = state["running_returns"].to(self.device)
+
+
+def actor_size(env: VectorEnv) -> int | None:
+    """How many of an observation's last numbers the actor sees: those of "policy" where there is a "critic" too.
+
+    Returns:
+        None where the actor sees all.
+    """
+    if not isinstance(env, FlattenObservation):
+        return None
+    space = env.env.single_observation_space
+    # The space's keys are in alphabetical order, so that what is the critic's alone comes first.
+    is_split = isinstance(space, spaces.Dict) and set(space) == {"critic", "policy"}
+    return math.prod(space["policy"].shape or ()) if is_split else None
 
 
 def _vector_size(name: str, space: spaces.Space[Any]) -> int:

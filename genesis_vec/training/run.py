@@ -124,11 +124,12 @@ def policy_of(state: dict[str, Any]) -> ActorCritic:
     """
     ppo = PPOConfig(**{**state["config"]["ppo"], "hidden_sizes": tuple(state["config"]["ppo"]["hidden_sizes"])})
     weights = state["policy"]
-    missing = {"observation_mean", "observation_inverse_std", "log_std"} - weights.keys()
+    missing = {"observation_mean", "observation_inverse_std", "log_std", "actor.0.weight"} - weights.keys()
     if missing:
         raise CheckpointError(f"the checkpoint's policy is without {', '.join(sorted(missing))}")
     sizes = len(weights["observation_mean"]), len(weights["log_std"])
-    policy = ActorCritic(*sizes, ppo.hidden_sizes, ppo.initial_std, 0)
+    actor_size = weights["actor.0.weight"].shape[1]
+    policy = ActorCritic(*sizes, ppo.hidden_sizes, ppo.initial_std, 0, actor_size)
     try:
         policy.load_state_dict(weights)
     except RuntimeError as error:

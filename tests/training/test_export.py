@@ -50,6 +50,18 @@ def test_the_model_acts_as_the_policy_does_on_batches_of_any_size(tmp_path: Path
         np.testing.assert_allclose(actions, policy.act(observations).detach().numpy(), rtol=0, atol=1e-5)
 
 
+def test_the_model_of_a_policy_with_a_privileged_critic_takes_what_the_policy_sees(tmp_path: Path):
+    ppo = PPOConfig(hidden_sizes=(8,))
+    policy = ActorCritic(5, 2, ppo.hidden_sizes, ppo.initial_std, seed=1, actor_size=3)
+    path = tmp_path / "iteration-000001.pt"
+    config = {"env_id": "GenesisRigid-v0", "ppo": dataclasses.asdict(ppo)}
+    save_checkpoint(path, {"policy": policy.state_dict(), "config": config, "iteration": 1})
+    session = onnxruntime.InferenceSession(str(export(path)), providers=["CPUExecutionProvider"])
+    observations = torch.randn(7, 5)
+    (actions,) = session.run(["actions"], {"observations": observations[:, 2:].numpy()})
+    np.testing.assert_allclose(actions, policy.act(observations).detach().numpy(), rtol=0, atol=1e-5)
+
+
 def test_a_model_that_acts_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, _ = saved(tmp_path)
 

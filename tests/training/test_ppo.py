@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
 
 from genesis_vec.training.config import PPOConfig
 from genesis_vec.training.evaluate import evaluate
 from genesis_vec.training.ppo import PPO
+from genesis_vec.training.run import policy_of
+from genesis_vec.wrappers import FlattenObservation
 from tests.fakes import CounterEnv
 
 CONFIG = PPOConfig(rollout_steps=8, minibatches=4, epochs=2, hidden_sizes=(16,))
@@ -175,3 +181,32 @@ def test_evaluation_counts_the_same_number_of_first_episodes_of_every_environmen
 def test_evaluation_of_endless_episodes_says_so():
     with pytest.raises(RuntimeError, match="3 environments have not finished their episodes within 5 steps"):
         evaluate(CounterEnv(limit=100), lambda observations: torch.zeros(3, 2), episodes=1, seed=0, max_steps=5)
+
+
+class PrivilegedEnv(TargetEnv):
+    """The target is in "critic" alone: what the policy sees of it is nothing."""
+
+    def __init__(self, num_envs: int = 64) -> None:
+        super().__init__(num_envs)
+        box = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        self.single_observation_space = spaces.Dict({"policy": box, "critic": box})
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+
+    def _observe(self) -> Any:
+        hidden = super()._observe()
+        return {"policy": torch.ones_like(hidden), "critic": hidden}
+
+
+def test_the_critic_sees_what_the_policy_does_not():
+    learner = PPO(FlattenObservation(PrivilegedEnv()), CONFIG, seed=0)
+    policy = learner.policy
+    assert (policy.actor_size, len(policy.observation_mean)) == (3, 6)
+    learner.iterate()
+    observations = learner._rollout.observations[0]
+    privileged = observations.clone()
+    privileged[:, :3] += 1.0
+    assert torch.equal(policy.act(privileged), policy.act(observations))
+    assert torch.equal(policy.act(observations[:, -3:]), policy.act(observations))
+    assert not torch.equal(policy.value(privileged), policy.value(observations))
+    restored = policy_of({"policy": policy.state_dict(), "config": {"ppo": dataclasses.asdict(CONFIG)}})
+    assert torch.equal(restored.act(observations), policy.act(observations))
