@@ -1,58 +1,59 @@
-"""A task of one's own in one class, and its training: a ball that is pushed up against gravity to hover.
+"""A task of one's own on a robot of one's own, built step by step in docs/tutorial.md."""
 
-python examples/custom_task.py
-"""
+import sys
+from pathlib import Path
 
-from __future__ import annotations
-
+import genesis as gs
 import numpy as np
 import torch
 from gymnasium import spaces
 
-from genesis_vec import GenesisVectorEnv, Task
-from genesis_vec.training.config import PPOConfig
-from genesis_vec.training.evaluate import evaluate
-from genesis_vec.training.ppo import PPO
+from genesis_vec import Task, register_task
 
 
-class Hover(Task):
-    """Keep a ball of 1 kg at a height of one metre with a vertical force."""
+class PlanarReach(Task):
+    """Bring the tip of a two-link arm to a point of its plane."""
 
     max_episode_steps = 100
-    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
-    target_height_m = 1.0
+    observation_space = spaces.Box(-np.inf, np.inf, (6,), np.float32)  # joint angles and velocities, tip to goal
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)  # torques, 2 N·m for 1
+    camera = {"res": (320, 240), "pos": (0.0, -1.8, 2.2), "lookat": (0.0, 0.0, 0.0), "fov": 45}
 
     def build(self, scene):
-        import genesis as gs
-
-        scene.add_entity(gs.morphs.Plane())
-        self.ball = scene.add_entity(gs.morphs.Sphere(radius=0.1, pos=(0.0, 0.0, 0.5)))
+        self.robot = scene.add_entity(gs.morphs.MJCF(file=str(Path(__file__).with_name("arm.xml"))))
 
     def setup(self):
-        self.ball.set_mass(1.0)
+        self.goal = torch.zeros(self.num_envs, 2, device=self.device)
+
+    def reset(self, mask, draws):
+        angles = draws.uniform(4, low=-1.5, high=1.5)
+        self.goal = torch.where(mask[:, None], self.tip(angles[:, :2]), self.goal)
+        self.robot.set_qpos(angles[:, 2:], envs_idx=mask)
 
     def act(self, actions):
-        force = torch.zeros(self.num_envs, 6, device=self.device)
-        force[:, 2:3] = 20.0 * actions  # newtons; hovering takes 9.81
-        self.ball.control_dofs_force(force)
+        self.robot.control_dofs_force(2.0 * actions)
 
     def observe(self):
-        return torch.stack([self.ball.get_pos()[:, 2] - self.target_height_m, self.ball.get_vel()[:, 2]], dim=1)
+        angles = self.robot.get_qpos()
+        return torch.cat([angles, self.robot.get_dofs_velocity(), self.goal - self.tip(angles)], dim=1)
 
     def reward(self):
-        return {"near": torch.exp(-4.0 * (self.ball.get_pos()[:, 2] - self.target_height_m).abs())}
+        return {"near": torch.exp(-5.0 * self.distance())}
+
+    def metrics(self):
+        return {"success": self.distance() < 0.05}  # metres
+
+    def tip(self, angles):
+        directions = angles.cumsum(dim=1)  # of the two links, 0.5 m each
+        return 0.5 * torch.stack([directions.cos().sum(1), directions.sin().sum(1)], dim=1)
+
+    def distance(self):
+        return (self.goal - self.tip(self.robot.get_qpos())).norm(dim=1)
 
 
-def main(iterations: int = 60) -> None:
-    env = GenesisVectorEnv(Hover(), num_envs=64, device="auto")
-    learner = PPO(env, PPOConfig(schedule="fixed", learning_rate=3e-3, gamma=0.95), seed=1)
-    print("untrained:", evaluate(env, learner.policy.act, episodes=64, seed=99))
-    for _ in range(iterations):
-        learner.iterate()
-    print("trained:  ", evaluate(env, learner.policy.act, episodes=64, seed=99))
-    env.close()
-
+register_task("PlanarReach-v0", PlanarReach)
 
 if __name__ == "__main__":
-    main()
+    from genesis_vec.cli import main
+
+    main(["train", "PlanarReach-v0", *sys.argv[1:]])

@@ -54,6 +54,8 @@ class PlayArguments:
     """Where to run: auto, cpu, cuda."""
     video: Path | None = None
     """Film the first environment into this file (.mp4 or .gif)."""
+    dataset: Path | None = None
+    """Write the episodes into this new folder, as a dataset of the Minari format."""
 
 
 def play(arguments: Sequence[str]) -> None:
@@ -69,6 +71,7 @@ def play(arguments: Sequence[str]) -> None:
         seed=options.seed,
         device=options.device,
         video=options.video,
+        dataset=options.dataset,
     )
 
 

@@ -93,6 +93,10 @@ class ExportError(GenesisVecError):
     """An exported policy does not do what the policy does."""
 
 
+class DatasetError(GenesisVecError):
+    """A dataset cannot be written where it was asked for."""
+
+
 class BenchmarkError(GenesisVecError):
     """A benchmark failed or is not there."""
 

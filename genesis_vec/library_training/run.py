@@ -33,7 +33,9 @@ from genesis_vec.training.run import (
 from genesis_vec.training.stop import StopRequest
 
 # What only the package's own learner does.
-_OWN = ("resume", "checkpoint_every", "keep_checkpoints", "checkpoint_envs", "compile", "cuda_graphs")
+_OWN = (
+    "resume", "checkpoint_every", "keep_checkpoints", "checkpoint_envs", "compile", "cuda_graphs", "video_every",
+)  # fmt: skip
 
 
 def train_with_library(config: TrainConfig, console: Console | None = None, job: Job | None = None) -> RunResult:
@@ -43,7 +45,7 @@ def train_with_library(config: TrainConfig, console: Console | None = None, job:
 
     Args:
         config: The settings. Those that the library has no counterpart for have no effect, as docs/libraries.md lists
-            them; those of the package's own checkpoints and compilation are refused.
+            them; those of the package's own checkpoints, compilation and videos are refused.
         console: Where rank 0's progress goes, standard output by default.
         job: This process's place among the ranks, where it has been pinned already.
 

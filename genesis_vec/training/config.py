@@ -120,6 +120,14 @@ class TrainConfig:
     """With compile: record CUDA graphs of both (torch.compile's mode "reduce-overhead")."""
     torch_threads: int = 1
     """Threads of torch on the CPU. Small networks gain little from more, and lose much where a core is not free."""
+    video_every: int | None = None
+    """Film the training after every so many iterations, from the first on, into the run's folder."""
+    video_envs: str = "0"
+    """Which environments, by their indices: 0,3."""
+    video_length: int = 200
+    """Steps of a video."""
+    video_tiled: bool = True
+    """All environments in one video, or each in its own."""
     env: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """An argument of the environment, NAME=VALUE, as often as needed; values are read as JSON, or else as text."""
     ppo: PPOConfig = PPOConfig()
@@ -135,11 +143,28 @@ class TrainConfig:
         _require(self.iterations >= 1, "iterations", self.iterations, "at least 1")
         _require(self.seed >= 0, "seed", self.seed, "0 or more")
         _require(self.torch_threads >= 1, "torch_threads", self.torch_threads, "at least 1")
+        every = self.video_every
+        _require(every is None or every >= 1, "video_every", every, "at least 1")
+        _require(self.video_length >= 1, "video_length", self.video_length, "at least 1")
+        self.filmed_envs()
         _require(self.checkpoint_every >= 1, "checkpoint_every", self.checkpoint_every, "at least 1")
         _require(
             not self.resume or self.run_dir is not None, "resume", self.resume, "used with run_dir, the run to go on"
         )
         self.env_kwargs()
+
+    def filmed_envs(self) -> list[int]:
+        """Indices of the environments that are filmed.
+
+        Raises:
+            ValueError: If video_envs is no list of such.
+        """
+        words = self.video_envs.split(",")
+        accepted = "different indices of environments, separated by commas"
+        _require(all(word.strip().isdecimal() for word in words), "video_envs", self.video_envs, accepted)
+        indices = [int(word) for word in words]
+        _require(len(set(indices)) == len(indices), "video_envs", self.video_envs, accepted)
+        return indices
 
     def env_kwargs(self) -> dict[str, Any]:
         """Keyword arguments of the environment: those of ``env``, and the device.

@@ -11,6 +11,8 @@ from genesis_vec.training.checkpoint import load_checkpoint
 from genesis_vec.training.config import TrainConfig
 from genesis_vec.training.evaluate import Evaluation, evaluate
 from genesis_vec.training.run import load_policy, make_env
+from genesis_vec.video import check_video_file, write_video
+from genesis_vec.wrappers import RecordTrajectories
 
 
 def play(
@@ -21,6 +23,7 @@ def play(
     seed: int = 0,
     device: str = "auto",
     video: Path | None = None,
+    dataset: Path | None = None,
     console: Console | None = None,
 ) -> Evaluation:
     """Evaluates a checkpoint's policy without exploration noise, and prints the figures.
@@ -32,18 +35,23 @@ def play(
         seed: Seed of the episodes.
         device: Where to run.
         video: A file for the first environment's first episodes, .mp4 or .gif.
+        dataset: A new folder for every episode as data, in the Minari format; see
+            :class:`~genesis_vec.wrappers.RecordTrajectories`. Episodes that ended before the last one counted are in it
+            too.
         console: Where to print.
 
     Raises:
         CheckpointError: If the checkpoint cannot be used.
+        DatasetError: If the dataset's folder is there already.
+        LibraryNotFoundError: If a dataset is asked for, and the extra "dataset" is missing.
         RenderingUnavailableError: If a video is asked for, and this machine cannot draw.
         ValueError: For numbers out of range or a video file of another kind.
     """
     for name, value in (("episodes", episodes), ("num_envs", num_envs)):
         if value is not None and value < 1:
             raise ValueError(f"{name}={value} must be at least 1")
-    if video is not None and video.suffix not in (".mp4", ".gif"):
-        raise ValueError(f"video={str(video)!r} must end in .mp4 or .gif")
+    if video is not None:
+        check_video_file(video)
     console = console or Console(highlight=False, soft_wrap=True)
     state = load_checkpoint(checkpoint)
     config = state["config"]
@@ -53,6 +61,8 @@ def play(
     env = make_env(config["env_id"], num_envs or min(episodes, 128), env_kwargs)
     try:
         policy = load_policy(state, env)
+        if dataset is not None:
+            env = RecordTrajectories(env, dataset)
         frames: list[np.ndarray] = []
         limit = env.unwrapped.max_episode_steps  # type: ignore[attr-defined]
 
@@ -63,19 +73,10 @@ def play(
         result = evaluate(env, policy.act, episodes, seed, on_step=film if video is not None else None)
         console.print(f"{config['env_id']} after {state['iteration']} iterations: {result}")
         if video is not None:
-            _write_video(video, frames, env.metadata["render_fps"])
+            write_video(video, frames, env.metadata["render_fps"])
             console.print(f"video       {video}")
+        if isinstance(env, RecordTrajectories):
+            console.print(f"dataset     {dataset} ({env.num_episodes} episodes)")
     finally:
         env.close()
     return result
-
-
-def _write_video(path: Path, frames: list[np.ndarray], fps: int) -> None:
-    from moviepy import ImageSequenceClip
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    clip = ImageSequenceClip(frames, fps=fps)
-    if path.suffix == ".gif":
-        clip.write_gif(str(path), logger=None)
-    else:
-        clip.write_videofile(str(path), logger=None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from genesis_vec.errors import StateUnavailableError
 from genesis_vec.moments import RunningMoments, batch_moments
@@ -18,6 +18,7 @@ from genesis_vec.training.episodes import EpisodeSums
 from genesis_vec.training.model import ActorCritic, entropy, kl_divergence, log_probability
 from genesis_vec.training.rollout import Rollout, advantages_and_returns, discounted_returns
 from genesis_vec.wrappers import FlattenObservation
+from genesis_vec.wrappers.base import TorchObservationWrapper
 
 # Distances between the seeds of the streams that one run's seed stands for: the environments' own streams have seed
 # itself.
@@ -319,12 +320,15 @@ def actor_size(env: VectorEnv) -> int | None:
     Returns:
         None where the actor sees all.
     """
+    while isinstance(env, VectorWrapper) and not isinstance(env, TorchObservationWrapper):
+        env = env.env
     if not isinstance(env, FlattenObservation):
         return None
     space = env.env.single_observation_space
+    if not isinstance(space, spaces.Dict) or set(space) != {"critic", "policy"}:
+        return None
     # The space's keys are in alphabetical order, so that what is the critic's alone comes first.
-    is_split = isinstance(space, spaces.Dict) and set(space) == {"critic", "policy"}
-    return math.prod(space["policy"].shape or ()) if is_split else None
+    return math.prod(space["policy"].shape or ())
 
 
 def _vector_size(name: str, space: spaces.Space[Any]) -> int:

@@ -35,7 +35,7 @@ from genesis_vec.training.log import RunLog
 from genesis_vec.training.model import ActorCritic
 from genesis_vec.training.ppo import PPO
 from genesis_vec.training.stop import StopRequest
-from genesis_vec.wrappers import FlattenObservation
+from genesis_vec.wrappers import FlattenObservation, RecordVideo
 
 # Evaluations use other episodes than training.
 EVALUATION_SEED = 1 << 50
@@ -162,6 +162,7 @@ class _Run:
         self._world = world
         self._console = console
         self._stop = StopRequest()
+        self._recorder: RecordVideo | None = None
         _check_same_settings(world.gather_values(config.to_dict()))
         self._run_dir: Path = world.from_first(config.run_dir or new_run_dir(config.env_id))
         holds_run = newest_checkpoint(self._run_dir) is not None or (self._run_dir / "config.json").exists()
@@ -188,7 +189,7 @@ class _Run:
             with contextlib.suppress(ImportError):
                 import setuptools  # noqa: F401
         try:
-            env = make_env(config.env_id, count, {**config.env_kwargs(), "first_env_index": first_row})
+            env = self._make_env(first_row, count)
         except Exception as caught:
             error = caught
         try:
@@ -200,6 +201,19 @@ class _Run:
         finally:
             if env is not None:
                 env.close()
+
+    def _make_env(self, first_row: int, count: int) -> VectorEnv:
+        config = self._config
+        kwargs = {**config.env_kwargs(), "first_env_index": first_row}
+        # One rank films, so that there is one file.
+        if config.video_every is None or self._world.rank > 0:
+            return make_env(config.env_id, count, kwargs)
+        envs = config.filmed_envs()
+        if max(envs) >= count:
+            raise ValueError(f"video_envs={config.video_envs!r}: rank 0, which films, has the first {count} only")
+        env = make_env(config.env_id, count, {**kwargs, "render_mode": "rgb_array", "render_envs": envs})
+        self._recorder = RecordVideo(env, self._run_dir / "videos", envs, config.video_length, config.video_tiled)
+        return self._recorder
 
     def _train(self, env: VectorEnv, first_row: int) -> RunResult:
         config, world, console = self._config, self._world, self._console
@@ -238,6 +252,9 @@ class _Run:
             console.print(f"stopped by {Signals(stopped_by).name} after iteration {learner.iteration}")
             # As a shell tells the end by a signal.
             raise KeyboardInterrupt if stopped_by == SIGINT else SystemExit(128 + stopped_by)
+        if self._recorder is not None:
+            self._recorder.stop()
+            console.print(f"videos      {self._run_dir / 'videos'}")
         after = self._evaluate(env, learner.policy)
         if before is not None and after is not None:
             console.print(f"untrained   {before}")
@@ -251,6 +268,8 @@ class _Run:
         """Trains to the end, or until some rank is told to stop; the number of that signal, 0 for none."""
         config = self._config
         while learner.iteration < config.iterations:
+            if self._recorder is not None and learner.iteration % (config.video_every or 1) == 0:
+                self._recorder.start(f"iteration-{learner.iteration:06d}")
             figures = learner.iterate()
             if log is not None:
                 log.iteration(learner.iteration, learner.env_steps, figures)

@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 
 from genesis_vec import cli
-from genesis_vec.errors import CheckpointError, DivergedError
+from genesis_vec.errors import CheckpointError, DivergedError, RenderingUnavailableError
 from genesis_vec.training import run as run_module
 from genesis_vec.training.checkpoint import load_checkpoint, save_checkpoint
 from genesis_vec.training.config import PPOConfig, TrainConfig
@@ -205,6 +205,29 @@ def test_other_scenes_than_the_checkpoint_s_start_new_episodes_and_say_so(tmp_pa
     assert "with new episodes, as the state is of scenes of [16] environments, these are of [8, 8]" in told
 
 
+def test_a_run_films_chosen_environments_and_learns_the_same(tmp_path: Path, finished_run: tuple[Path, str]):
+    try:
+        train(config(tmp_path / "run", video_every=2, video_envs="1,3", video_length=4), silent())
+    except RenderingUnavailableError as error:
+        pytest.skip(f"this machine cannot draw: {error}")
+    videos = tmp_path / "run" / "videos"
+    assert sorted(path.name for path in videos.iterdir()) == ["iteration-000000.mp4", "iteration-000002.mp4"]
+    plain, filmed = load_checkpoint(finished_run[0])["policy"], load_checkpoint(tmp_path / "run")["policy"]
+    assert all(torch.equal(plain[name], filmed[name]) for name in plain)
+
+
+def test_a_played_policy_leaves_its_episodes_as_data(tmp_path: Path, finished_run: tuple[Path, str]):
+    minari = pytest.importorskip("minari")
+    result = play(finished_run[0], episodes=3, num_envs=3, device="cpu", dataset=tmp_path / "data", console=silent())
+    dataset = minari.MinariDataset(tmp_path / "data" / "data")
+    first = {}
+    for episode, about in zip(
+        dataset.iterate_episodes(), dataset.storage.get_episode_metadata(range(dataset.total_episodes)), strict=True
+    ):
+        first.setdefault(int(about["env_index"]), sum(episode.rewards))
+    assert sum(first.values()) / 3 == pytest.approx(result.mean_return, rel=1e-5)
+
+
 def test_a_run_ends_once_it_is_good_enough(tmp_path: Path):
     train(config(tmp_path / "run", 50, stop_at_return=5.0), silent())
     assert load_checkpoint(tmp_path / "run")["iteration"] == 1
@@ -277,6 +300,8 @@ def test_two_runs_from_one_seed_end_with_the_same_parameters(tmp_path: Path, fin
         (["train", "GenesisCartPole-v0", "--device", "cpu", "--env", "speed=2"], "unknown arguments ['speed']"),
         (["train", "GenesisCartPole-v0", "--devices", "tpu:2"], "is not understood"),
         (["train"], "required"),
+        (["train", "GenesisCartPole-v0", "--video-envs", "a"], "video_envs='a' must be different indices"),
+        (["train", "GenesisCartPole-v0", "--video-every", "0"], "video_every=0 must be at least 1"),
         (["play", "nowhere"], "there is no checkpoint nowhere"),
         (["play", "nowhere", "--video", "a.txt"], "must end in .mp4 or .gif"),
         (["dance"], "there is no command 'dance'; use one of train, play, export, size, bench, doctor, launch, list"),

@@ -1,0 +1,42 @@
+"""Frames as video files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+
+def check_video_file(path: Path) -> None:
+    """Raises ValueError for a file of a kind that cannot be written."""
+    if path.suffix not in (".mp4", ".gif"):
+        raise ValueError(f"video={str(path)!r} must end in .mp4 or .gif")
+
+
+def write_video(path: Path, frames: Sequence[np.ndarray], fps: float) -> None:
+    """Writes a video.
+
+    Args:
+        path: An .mp4 or .gif; its folder is made.
+        frames: uint8 (height, width, 3) each.
+        fps: Frames per second.
+    """
+    from moviepy import ImageSequenceClip
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clip = ImageSequenceClip(list(frames), fps=fps)
+    if path.suffix == ".gif":
+        clip.write_gif(str(path), logger=None)
+    else:
+        clip.write_videofile(str(path), logger=None)
+
+
+def tile(pictures: Sequence[np.ndarray]) -> np.ndarray:
+    """Pictures (height, width, 3) side by side in rows of a near square, black where there are none left."""
+    columns = math.ceil(math.sqrt(len(pictures)))
+    rows = math.ceil(len(pictures) / columns)
+    blanks = [np.zeros_like(pictures[0])] * (rows * columns - len(pictures))
+    grid = np.stack([*pictures, *blanks]).reshape(rows, columns, *pictures[0].shape)
+    return np.ascontiguousarray(grid.swapaxes(1, 2).reshape(rows * grid.shape[2], columns * grid.shape[3], 3))

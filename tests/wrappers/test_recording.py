@@ -1,0 +1,169 @@
+"""Recorders: what they write is what happened, and they change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+
+from genesis_vec import GenesisVectorEnv
+from genesis_vec.errors import DatasetError, RenderingUnavailableError
+from genesis_vec.tasks.cart_pole import CartPoleTask
+from genesis_vec.video import tile
+from genesis_vec.wrappers import RecordTrajectories, RecordVideo
+from tests.fakes import CounterEnv
+from tests.wrappers.support import ALL_MODES
+
+
+class SmallPictures(CartPoleTask):
+    camera = {**CartPoleTask.camera, "res": (64, 48)}  # noqa: RUF012
+
+
+@pytest.fixture
+def drawing_env() -> Any:
+    try:
+        env = GenesisVectorEnv(SmallPictures(), 4, device="cpu", render_mode="rgb_array", render_envs=[1, 3])
+    except RenderingUnavailableError as error:
+        pytest.skip(f"this machine cannot draw: {error}")
+    yield env
+    env.close()
+
+
+def frames_of(path: Path) -> list[np.ndarray]:
+    import imageio.v3
+
+    return list(imageio.v3.imiter(path))
+
+
+@pytest.mark.parametrize("tiled", [True, False])
+def test_chosen_environments_are_filmed_for_the_steps_asked_for_and_drawn_in_no_other(
+    drawing_env, tmp_path, monkeypatch, tiled
+):
+    env = RecordVideo(drawing_env, tmp_path, envs=[1, 3], length=5, tiled=tiled)
+    drawn = 0
+    render = drawing_env.render
+
+    def count() -> Any:
+        nonlocal drawn
+        drawn += 1
+        return render()
+
+    monkeypatch.setattr(drawing_env, "render", count)
+    env.reset(seed=0)
+    for step in range(20):
+        if step == 3:
+            env.start("walk")
+        env.step(torch.zeros(4, 1))
+    assert drawn == 5 and not env.is_recording
+    env.wait()
+    sizes = {path.name: (len(frames), frames[0].shape) for path in tmp_path.iterdir() if (frames := frames_of(path))}
+    if tiled:
+        assert sizes == {"walk.mp4": (5, (48, 128, 3))}
+    else:
+        assert sizes == {"walk-env-1.mp4": (5, (48, 64, 3)), "walk-env-3.mp4": (5, (48, 64, 3))}
+
+
+def test_a_video_that_another_or_the_end_cuts_short_is_written(drawing_env, tmp_path):
+    env = RecordVideo(drawing_env, tmp_path, envs=[1], length=50)
+    env.reset(seed=0)
+    for name in ("first", "second"):
+        env.start(name)
+        for _ in range(3):
+            env.step(torch.zeros(4, 1))
+    env.close()
+    assert {path.name: len(frames_of(path)) for path in tmp_path.iterdir()} == {"first.mp4": 3, "second.mp4": 3}
+
+
+def test_a_video_that_cannot_be_written_is_told_and_the_environment_closes(drawing_env, tmp_path):
+    (tmp_path / "file").write_text("")
+    env = RecordVideo(drawing_env, tmp_path / "file" / "folder", envs=[1], length=2)
+    env.reset(seed=0)
+    env.start("walk")
+    for _ in range(3):
+        env.step(torch.zeros(4, 1))
+    with pytest.raises(OSError):
+        env.close()
+    assert drawing_env.closed
+
+
+def test_bad_arguments_are_refused(drawing_env, tmp_path, make_env):
+    with pytest.raises(ValueError, match="needs render_mode='rgb_array'"):
+        RecordVideo(make_env(CartPoleTask(), 2), tmp_path)
+    for kwargs, message in (
+        ({"envs": [4]}, r"envs=\[4\]"),
+        ({"envs": [1, 1]}, r"envs=\[1, 1\]"),
+        ({"envs": []}, r"envs=\[\]"),
+        ({"envs": [1], "length": 0}, "length=0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            RecordVideo(drawing_env, tmp_path, **kwargs)
+
+
+def test_tiles_are_in_order():
+    pictures = [np.full((2, 3, 3), value, np.uint8) for value in (1, 2, 3)]
+    tiled = tile(pictures)
+    assert tiled.shape == (4, 6, 3)
+    assert [tiled[y, x, 0] for y in (0, 2) for x in (0, 3)] == [1, 2, 3, 0]
+
+
+# ---------------------------------------------------------------------------------------------------- trajectories
+
+
+def minari_dataset(folder: Path) -> Any:
+    return pytest.importorskip("minari").MinariDataset(folder / "data")
+
+
+@ALL_MODES
+def test_every_finished_episode_is_read_back_as_it_was(tmp_path, mode: AutoresetMode):
+    pytest.importorskip("minari")
+    fake = CounterEnv(num_envs=2, limit=3, autoreset_mode=mode)
+    env = RecordTrajectories(fake, tmp_path / "data set")
+    obs, _ = env.reset(seed=7)
+    seen: list[list[Any]] = [[obs[row].numpy().copy()] for row in range(2)]
+    episodes: list[Any] = []
+    generator = torch.Generator().manual_seed(0)
+    starting = [False, False]
+    actions_of: list[list[Any]] = [[], []]
+    for _ in range(11):
+        actions = torch.rand(2, *fake.single_action_space.shape, generator=generator) * 2 - 1
+        obs, reward, terminated, truncated, info = env.step(actions)
+        ended = terminated | truncated
+        for row in range(2):
+            if starting[row]:  # NEXT_STEP's reset step
+                seen[row], actions_of[row], starting[row] = [obs[row].numpy().copy()], [], False
+                continue
+            actions_of[row].append(actions[row].numpy())
+            final = info["final_obs"] if mode is AutoresetMode.SAME_STEP else obs
+            seen[row].append((final if ended[row] else obs)[row].numpy().copy())
+            if ended[row]:
+                episodes.append((row, np.stack(seen[row]), np.stack(actions_of[row])))
+                seen[row], actions_of[row] = [obs[row].numpy().copy()], []
+                starting[row] = mode is AutoresetMode.NEXT_STEP
+        if mode is AutoresetMode.DISABLED and bool(ended.any()):
+            obs, _ = env.reset(options={"reset_mask": ended})
+            for row in ended.nonzero()[:, 0].tolist():
+                seen[row] = [obs[row].numpy().copy()]
+    dataset = minari_dataset(tmp_path / "data set")
+    assert dataset.total_episodes == env.num_episodes == len(episodes) >= 4
+    read = list(dataset.iterate_episodes())
+    metadata = list(dataset.storage.get_episode_metadata(range(len(read))))
+    for (row, observations, actions), episode, about in zip(episodes, read, metadata, strict=True):
+        np.testing.assert_array_equal(episode.observations, observations)
+        np.testing.assert_array_equal(episode.actions, actions)
+        assert len(episode.rewards) == len(actions) == len(observations) - 1
+        assert episode.truncations[-1] or episode.terminations[-1]
+        assert not any(episode.truncations[:-1]) and not any(episode.terminations[:-1])
+        assert (about["env_index"], about["seed"]) == (row, 7)
+    assert [about["episode"] for about in metadata if about["env_index"] == 0][:2] == [0, 1]
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path):
+    pytest.importorskip("minari")
+    (tmp_path / "mine.txt").write_text("")
+    with pytest.raises(DatasetError, match="is there already"):
+        RecordTrajectories(CounterEnv(num_envs=2), tmp_path)
+    assert (tmp_path / "mine.txt").exists()
