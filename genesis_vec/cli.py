@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import re
 import sys
 import warnings
@@ -256,6 +257,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lines = [f"  {name:<8}{command.__doc__}" for name, command in COMMANDS.items()]
         sys.stdout.write("\n".join(["usage: genesis-vec COMMAND [-h] …", "", *lines, ""]))
         raise SystemExit(0 if arguments else 2)
+    # As python -m has it: "module:Id-v0" may name a module beside the user.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     command = COMMANDS.get(arguments[0])
     if command is None:
         raise SystemExit(f"genesis-vec: there is no command {arguments[0]!r}; use one of {', '.join(COMMANDS)}")

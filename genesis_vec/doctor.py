@@ -48,12 +48,14 @@ class Verdict:
         works: Whether it does.
         reason: How that is known, or why it does not.
         remedy: What would change it; empty where it works, or nothing would.
+        is_tried: Whether it was tried out; else what it needs was found.
     """
 
     capability: str
     works: bool
     reason: str
     remedy: str = ""
+    is_tried: bool = False
 
 
 def examine() -> dict[str, Any]:
@@ -69,6 +71,7 @@ def examine() -> dict[str, Any]:
     gpu_probe = _probe("simulate", "cuda") if visible else None
     draw_probe = _probe("draw", "cpu")
     distributed = _probe("distributed", "cpu")
+    compiler = shutil.which("c++") or shutil.which("g++")
     verdicts = [
         _tried("simulate on the CPU", cpu_probe, "reinstall: pip install --force-reinstall genesis-world"),
         _gpu_verdict(gpus, visible, gpu_probe),
@@ -77,9 +80,9 @@ def examine() -> dict[str, Any]:
         _backend("train on several ranks on GPUs (NCCL)", distributed, "nccl"),
         Verdict(
             "compile the learner on the CPU (--compile)",
-            shutil.which("c++") is not None or shutil.which("g++") is not None,
-            "a C++ compiler is what torch.compile needs",
-            "" if shutil.which("c++") or shutil.which("g++") else "install one; on Debian and Ubuntu the package g++",
+            compiler is not None,
+            f"torch.compile needs a C++ compiler: {compiler or 'none is there'}",
+            "" if compiler else "install one; on Debian and Ubuntu the package g++",
         ),
         *(_extra(name, *brought_by) for name, brought_by in _EXTRAS.items()),
     ]
@@ -135,9 +138,8 @@ def doctor(as_json: bool = False) -> bool:
         )
     table = Table("", "", "why", "what would help")
     for verdict in report["verdicts"]:
-        table.add_row(
-            "yes" if verdict["works"] else "no", *(escape(verdict[name]) for name in ("capability", "reason", "remedy"))
-        )
+        works_here = ("yes" if verdict["is_tried"] else "found") if verdict["works"] else "no"
+        table.add_row(works_here, *(escape(verdict[name]) for name in ("capability", "reason", "remedy")))
     console.print(table)
     return works
 
@@ -196,7 +198,8 @@ def _gpus() -> dict[str, Any]:
 def _tried(capability: str, probe: Mapping[str, Any], remedy: str) -> Verdict:
     if "error" in probe:
         return Verdict(capability, False, probe["error"], remedy)
-    return Verdict(capability, True, f"tried, in {probe['seconds']:.0f} s")
+    by = f" by {probe['renderer']}" if "renderer" in probe else ""
+    return Verdict(capability, True, f"tried, in {probe['seconds']:.0f} s{by}", is_tried=True)
 
 
 def _gpu_verdict(gpus: Mapping[str, Any], visible: list[str], probe: Mapping[str, Any] | None) -> Verdict:
@@ -306,7 +309,7 @@ def _draw(device: str) -> dict[str, Any]:
     env.close()
     if frames is None or frames[0].max() == frames[0].min():
         raise RuntimeError("the picture is blank")
-    return {}
+    return {"renderer": os.environ.get("PYOPENGL_PLATFORM", "the system's OpenGL")}
 
 
 def _distributed(device: str) -> dict[str, Any]:

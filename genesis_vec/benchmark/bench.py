@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import tyro
 from rich.console import Console
@@ -17,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from genesis_vec.benchmark.compare import TOLERANCE, Comparison, compare
-from genesis_vec.benchmark.record import SCHEMA, hardware, plain, read_record, write_json
+from genesis_vec.benchmark.record import SCHEMA, check_writable, hardware, plain, read_record, write_json
 from genesis_vec.errors import BenchmarkError
 from genesis_vec.processes import end_in_words, start_process, stop_processes
 
@@ -45,8 +46,8 @@ class BenchConfig:
     """Run each as thoroughly as the committed results were, which takes about half an hour per repeat."""
     compare: Path | None = None
     """An older file of this command to compare with; a regression beyond noise makes the exit code 1."""
-    out: Path = Path("runs/bench.json")
-    """Where the result goes."""
+    out: Path | None = None
+    """Where the result goes; runs/bench-DATE-TIME.json by default."""
 
     def __post_init__(self) -> None:
         unknown = sorted(set(self.only) - set(SUITE))
@@ -54,6 +55,8 @@ class BenchConfig:
             raise ValueError(f"only={unknown}: use some of {list(SUITE)}")
         if self.repeats < 1:
             raise ValueError(f"repeats={self.repeats} must be at least 1")
+        if self.out is not None and self.compare is not None and self.out.resolve() == self.compare.resolve():
+            raise ValueError(f"out={str(self.out)!r} is the file to compare with, which would be lost: give another")
 
 
 def bench(config: BenchConfig, console: Console | None = None, scripts: Path | None = None) -> bool:
@@ -67,21 +70,29 @@ def bench(config: BenchConfig, console: Console | None = None, scripts: Path | N
         scripts: Folder of the benchmarks; that of the checkout by default.
 
     Returns:
-        Whether all ran and nothing became worse beyond noise.
+        Whether all ran and, if compared, something could be judged and nothing became worse beyond noise.
 
     Raises:
-        ValueError: For settings out of range, or a file to compare with that is none.
+        ValueError: For settings out of range, or a file to compare with that is none, or is of other settings.
         BenchmarkError: If the benchmarks are not there.
-        KeyboardInterrupt: After an interrupt, when the record is written.
+        OSError: If the result cannot be written where it should go.
+        KeyboardInterrupt: After an interrupt, when the record is written, if there is anything in it.
+        SystemExit: Likewise after SIGTERM.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     # Before half an hour of measuring, not after it.
-    older = None if config.compare is None else read_record(config.compare)
+    older = None if config.compare is None else read_record(config.compare, "benchmarks")
+    if older is not None and older["settings"].get("full") != config.full:
+        raise ValueError(f"{config.compare} is of full={older['settings'].get('full')}: run with the same")
+    out = config.out or Path("runs") / f"bench-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    check_writable(out)
     scripts = scripts or _scripts()
     names = [name for name in SUITE if not config.only or name in config.only]
     parts: dict[str, list[dict[str, Any]]] = {}
     failures: dict[str, str] = {}
-    interrupted = False
+    interruption: BaseException | None = None
+    # What a benchmark has started is stopped on the way out, which the signal's default would not take.
+    handler = signal.signal(signal.SIGTERM, _end)
     try:
         for repeat in range(config.repeats):
             for name in names:
@@ -94,25 +105,34 @@ def bench(config: BenchConfig, console: Console | None = None, scripts: Path | N
                 except BenchmarkError as error:
                     failures[name] = outcome = str(error)
                 console.print(f"{repeat + 1}/{config.repeats}  {name:<15}{escape(outcome)}")
-    except KeyboardInterrupt:
-        interrupted = True
+    except (KeyboardInterrupt, SystemExit) as caught:
+        interruption = caught
+        if not any(parts.values()):
+            raise
+    finally:
+        signal.signal(signal.SIGTERM, handler)
     record = {
         "schema": SCHEMA,
         "settings": plain(config),
         "hardware": hardware(),
         "benchmarks": {name: _merged(repeats) for name, repeats in parts.items() if repeats},
         "failures": failures,
+        "interrupted": interruption is not None,
     }
-    write_json(config.out, record)
     console.print(_figures(record))
+    write_json(out, record)
     comparison = None
     if older is not None:
         comparison = compare(older, record)
         _report(console, comparison, older, record)
-    console.print(f"record  {config.out}")
-    if interrupted:
-        raise KeyboardInterrupt
-    return not failures and not (comparison and comparison.regressions)
+    console.print(f"record  {out}")
+    if interruption is not None:
+        raise interruption
+    return not failures and (comparison is None or (bool(comparison.judged) and not comparison.regressions))
+
+
+def _end(signal_number: int, _frame: Any) -> NoReturn:
+    raise SystemExit(128 + signal_number)
 
 
 def _scripts() -> Path:
@@ -144,7 +164,7 @@ def _run(script: Path, arguments: Sequence[str]) -> dict[str, Any]:
         finally:
             stop_processes([process], grace_s=0.0)
         if exit_code == 0 and out.is_file():
-            return read_record(out)
+            return read_record(out, "metrics")
         log.seek(0)
         raise BenchmarkError(end_in_words(exit_code, log.read().decode(errors="replace")))
 
@@ -200,5 +220,9 @@ def _report(console: Console, comparison: Comparison, older: Mapping[str, Any], 
         console.print("The older record is of another machine: its ratios need not hold here.")
     if comparison.regressions:
         console.print(f"{len(comparison.regressions)} regressions, by more than {TOLERANCE:.0%} and beyond noise")
-    elif comparison.changes:
+    elif comparison.judged:
         console.print("no regression beyond noise")
+    else:
+        console.print(
+            "nothing could be judged: ratios need two repeats or more on one side, to know how much they vary"
+        )

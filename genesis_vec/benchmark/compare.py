@@ -55,6 +55,11 @@ class Comparison:
     not_compared: dict[str, str]
 
     @property
+    def judged(self) -> list[Change]:
+        """The metrics of which it is known whether they became worse: no rates, and a spread to judge by."""
+        return [change for change in self.changes if change.kind != "rate" and math.isfinite(change.noise)]
+
+    @property
     def regressions(self) -> list[Change]:
         """The metrics that became worse beyond noise."""
         return [change for change in self.changes if change.verdict == "REGRESSION"]
@@ -86,6 +91,8 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any], tolerance: float = T
             ]
             if gone := sorted(set(older["metrics"]) - set(newer["metrics"])):
                 not_compared[name] = f"no longer measured: {', '.join(gone)}"
+    for name in sorted(set(old["benchmarks"]) - set(new["benchmarks"])):
+        not_compared[name] = "not in the newer record"
     for name in sorted(set(old["benchmarks"]) & set(new.get("failures", {}))):
         not_compared[name] = "failed in the newer run"
     return Comparison(changes, not_compared)

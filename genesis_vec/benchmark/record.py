@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import statistics
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -124,19 +125,36 @@ def write_json(path: Path, record: Mapping[str, Any]) -> None:
     temporary.replace(path)
 
 
-def read_record(path: Path) -> dict[str, Any]:
+def check_writable(path: Path) -> None:
+    """Makes a file's folder, and makes sure that it can be written: before anything is measured, not after it.
+
+    Raises:
+        OSError: If it cannot.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
+
+
+def read_record(path: Path, part: str) -> dict[str, Any]:
     """A record of this layout.
+
+    Args:
+        path: The file.
+        part: An entry that it must have: "metrics" of one benchmark's record, "benchmarks" of a suite's.
 
     Raises:
         ValueError: If the file holds something else.
     """
     try:
         record = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not JSON ({error}): give a file that genesis-vec bench wrote") from None
     schema = record.get("schema") if isinstance(record, dict) else None
     if schema != SCHEMA:
         raise ValueError(f"{path} has schema {schema!r}, not {SCHEMA}: write it anew with this version's benchmarks")
+    if part not in record:
+        raise ValueError(f"{path} has no {part!r}: give a file that genesis-vec bench wrote")
     return record
 
 

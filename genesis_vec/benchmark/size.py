@@ -18,9 +18,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from genesis_vec.benchmark.point import Measurement, Point, Subject, measure_in_process
-from genesis_vec.benchmark.record import plain, write_json
+from genesis_vec.benchmark.record import check_writable, hardware, plain, write_json
 from genesis_vec.benchmark.sizing import BudgetSpent, Machine, Recommendation, Sweep, recommend
-from genesis_vec.devices import usable_cores
+from genesis_vec.devices import resolve_device, usable_cores
+from genesis_vec.errors import BenchmarkError
 from genesis_vec.training.config import TrainConfig
 from genesis_vec.training.log import versions
 from genesis_vec.training.presets import preset
@@ -73,12 +74,17 @@ def size(config: SizeConfig, console: Console | None = None) -> Recommendation |
 
     Raises:
         ValueError: For settings out of range.
+        BenchmarkError: If no size works, and for the same reason.
+        DeviceNotFoundError: If there is no such device.
+        OSError: If the result cannot be written where it should go.
         KeyboardInterrupt: After an interrupt, when the report is written.
     """
     console = console or Console(highlight=False, soft_wrap=True)
     deadline = time.monotonic() + config.budget
     subject = subject_of(config)
     machine = _machine(subject.device, config.memory_gib)
+    folder = config.out or _new_folder(config.env_id)
+    check_writable(folder / _FILES[0])
     longest = 0.0
     measured: list[Measurement] = []
 
@@ -97,6 +103,8 @@ def size(config: SizeConfig, console: Console | None = None) -> Recommendation |
             # Before it is shown: an interrupt may come at any moment.
             measured.append(result)
             display.ends(result)
+            if len(measured) == 2 and result.failure is not None and result.failure == measured[0].failure:
+                raise BenchmarkError(f"{config.env_id} does not run at any size: {result.failure}")
             return result
 
         interrupted = False
@@ -105,11 +113,9 @@ def size(config: SizeConfig, console: Console | None = None) -> Recommendation |
         except KeyboardInterrupt:
             interrupted = True
     chosen = recommend(measured, machine)
-    folder = config.out or _new_folder(config.env_id)
-    folder.mkdir(parents=True, exist_ok=True)
     with _uninterrupted():
-        _write(folder, config, subject, machine, measured, chosen)
         _report(console, config, machine, measured, chosen)
+        _write(folder, config, subject, machine, measured, chosen)
         for name in _FILES:
             console.print(f"{name:<13}{folder / name}")
         if chosen is not None:
@@ -121,7 +127,7 @@ def size(config: SizeConfig, console: Console | None = None) -> Recommendation |
 
 def subject_of(config: SizeConfig) -> Subject:
     """What is measured: the environment, and the learner by its preset."""
-    device = config.device if config.device != "auto" else _kind_of_device()
+    device = resolve_device(config.device).type if config.device != "auto" else _kind_of_device()
     env_kwargs = TrainConfig(env_id=config.env_id, env=config.env, device=device).env_kwargs()
     return Subject(
         env_id=config.env_id,
@@ -239,7 +245,7 @@ def _report(
     for m in sorted(measurements, key=lambda m: dataclasses.astuple(m.point)):
         place = [str(m.point.num_envs), str(m.point.workers or "-"), str(m.point.envs_per_scene or "-")]
         if m.failure is not None:
-            table.add_row(*place, m.failure)
+            table.add_row(*place, "failed")
             continue
         mark = "" if chosen is None else " best" if m is chosen.best else " knee" if m is chosen.knee else ""
         rates = [f"{rate:,.0f}" for rate in (m.step_rate, m.inference_rate, m.training_rate)]
@@ -247,9 +253,14 @@ def _report(
             *place, *rates[:2], rates[2] + mark, f"{(m.memory_bytes or 0) / 1024**3:.2f} GiB", f"{m.start_s} s"
         )
     console.print(table)
+    failures = {m.failure for m in measurements if m.failure is not None}
+    for failure in sorted(failures):
+        console.print(f"failed      {failure}", markup=False)
     if chosen is None:
-        console.print("no configuration could be measured")
+        console.print(f"no configuration could be measured in {config.budget:.0f} s: give a larger --budget")
         return
+    if len(measurements) - sum(m.failure is not None for m in measurements) == 1:
+        console.print("only one configuration could be measured, so nothing is compared: give a larger --budget")
     if chosen.memory is not None:
         missed = chosen.prediction_error
         console.print(
@@ -283,6 +294,7 @@ def _write(
         "subject": dataclasses.asdict(subject),
         "machine": dataclasses.asdict(machine),
         "versions": versions(subject.device),
+        "hardware": hardware(),
         "measurements": [dataclasses.asdict(m) for m in measurements],
         "recommendation": None if chosen is None else dataclasses.asdict(chosen),
     }

@@ -139,7 +139,7 @@ def test_benchmarks_take_turns_and_their_repeats_end_up_side_by_side(scripts):
     good, _ = run(scripts)
     assert good
     assert (scripts / "order.txt").read_text().split() == ["counts", "step_overhead"] * 2
-    written = read_record(scripts.parent / "bench.json")
+    written = read_record(scripts.parent / "bench.json", "benchmarks")
     entry = written["benchmarks"]["step_overhead"]
     assert entry["settings"] == {"num_envs": [2, 3], "pairs": 1}
     assert entry["physics"]["robot"] == "a.urdf" and entry["versions"]["torch"] == torch.__version__
@@ -149,7 +149,7 @@ def test_benchmarks_take_turns_and_their_repeats_end_up_side_by_side(scripts):
 
 def test_full_leaves_the_scripts_own_settings(scripts):
     run(scripts, full=True, only=("step_overhead",), repeats=1)
-    written = read_record(scripts.parent / "bench.json")
+    written = read_record(scripts.parent / "bench.json", "benchmarks")
     assert written["benchmarks"]["step_overhead"]["settings"]["num_envs"] == [1]
     assert list(written["benchmarks"]) == ["step_overhead"]
 
@@ -168,7 +168,7 @@ def test_a_benchmark_that_fails_is_reported_with_its_last_words_and_the_others_g
     write_script(scripts, "counts", extra="raise SystemExit('no [red] library')")
     good, output = run(scripts)
     assert not good
-    written = read_record(scripts.parent / "bench.json")
+    written = read_record(scripts.parent / "bench.json", "benchmarks")
     assert written["failures"] == {"counts": "exit code 1: no [red] library"}
     assert list(written["benchmarks"]) == ["step_overhead"]
     assert "no [red] library" in output
@@ -178,12 +178,18 @@ def test_a_benchmark_that_fails_is_reported_with_its_last_words_and_the_others_g
 def test_a_benchmark_that_is_killed_is_reported(scripts):
     write_script(scripts, "counts", extra="import os; os.kill(os.getpid(), 11)")
     run(scripts, repeats=1)
-    assert "SIGSEGV" in read_record(scripts.parent / "bench.json")["failures"]["counts"]
+    assert "SIGSEGV" in read_record(scripts.parent / "bench.json", "benchmarks")["failures"]["counts"]
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("no json", "is not JSON"), ("[]", "schema None, not 1"), (json.dumps({"schema": 0}), "schema 0, not 1")],
+    [
+        ("no json", "is not JSON"),
+        ("[]", "schema None, not 1"),
+        (json.dumps({"schema": 0}), "schema 0, not 1"),
+        (json.dumps({"schema": SCHEMA, "measurements": []}), "has no 'benchmarks'"),
+        (json.dumps({"schema": SCHEMA, "settings": {"full": True}, "benchmarks": {}}), "is of full=True"),
+    ],
 )
 def test_a_file_that_is_no_record_is_refused_before_anything_runs(scripts, content, words):
     path = scripts.parent / "old.json"
@@ -191,6 +197,23 @@ def test_a_file_that_is_no_record_is_refused_before_anything_runs(scripts, conte
     with pytest.raises(ValueError, match=words):
         run(scripts, compare=path)
     assert not (scripts / "order.txt").exists()
+
+
+def test_the_file_to_compare_with_is_not_written_over(scripts):
+    with pytest.raises(ValueError, match="is the file to compare with"):
+        BenchConfig(compare=scripts / "a.json", out=scripts / "." / "a.json")
+
+
+def test_where_the_result_cannot_be_written_nothing_is_measured(scripts):
+    (scripts.parent / "file").write_text("")
+    with pytest.raises(OSError):
+        run(scripts, out=scripts.parent / "file" / "bench.json")
+    assert not (scripts / "order.txt").exists()
+
+
+def test_ratios_of_one_repeat_each_cannot_be_judged():
+    assert compare(record([1.0]), record([2.0])).judged == []
+    assert compare(record([1.0]), record([2.0, 2.0])).judged != []
 
 
 @pytest.mark.parametrize(
@@ -207,7 +230,8 @@ def test_without_a_checkout_the_command_says_where_the_benchmarks_are(monkeypatc
         bench(BenchConfig())
 
 
-def test_an_interrupt_ends_the_running_benchmark_and_keeps_what_was_measured(scripts):
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_running_benchmark_and_keeps_what_was_measured(scripts, number, exit_code):
     write_script(scripts, "step_overhead", extra="(folder / 'sleeping').touch(); time.sleep(100)")
     program = (
         "import pathlib\nfrom genesis_vec.benchmark import bench as b\nfrom genesis_vec.cli import run_command\n"
@@ -225,10 +249,11 @@ def test_an_interrupt_ends_the_running_benchmark_and_keeps_what_was_measured(scr
         time.sleep(0.05)
     children = children_of(process.pid)
     assert children
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     output, _ = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert list(read_record(scripts.parent / "bench.json")["benchmarks"]) == ["counts"]
+    assert process.returncode == exit_code
+    written = read_record(scripts.parent / "bench.json", "benchmarks")
+    assert list(written["benchmarks"]) == ["counts"] and written["interrupted"]
     assert "record" in output
     assert not any(Path(f"/proc/{child}").exists() for child in children)
 

@@ -130,7 +130,7 @@ def test_every_finished_episode_is_read_back_as_it_was(tmp_path, mode: Autoreset
     actions_of: list[list[Any]] = [[], []]
     for _ in range(11):
         actions = torch.rand(2, *fake.single_action_space.shape, generator=generator) * 2 - 1
-        obs, reward, terminated, truncated, info = env.step(actions)
+        obs, _, terminated, truncated, info = env.step(actions)
         ended = terminated | truncated
         for row in range(2):
             if starting[row]:  # NEXT_STEP's reset step
