@@ -26,11 +26,12 @@ from genesis_vec.benchmark.record import Metric, Physics, write_record
 
 # rsl_rl's, where they differ from the id's preset.
 SAME = ["--ppo.clip-value", "True", "--ppo.normalize-observations", "False", "--ppo.normalize-rewards", "False"]
-# gs.gpu asks for a GPU; the example has no option for another.
+# The example has no option for another device than a GPU.
 RUN_EXAMPLE = """
 import sys, time, genesis as gs
 sys.path.insert(0, sys.argv.pop(1))
-gs.gpu = gs.cpu if sys.argv.pop(1) == "cpu" else gs.gpu
+init, backend = gs.init, gs.cpu if sys.argv.pop(1) == "cpu" else gs.gpu
+gs.init = lambda **options: init(**{**options, "backend": backend})
 import torch; torch.set_num_threads(int(sys.argv.pop(1)))
 import go2_train
 from rsl_rl.runners import OnPolicyRunner
