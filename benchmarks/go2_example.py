@@ -25,7 +25,7 @@ import tyro
 from genesis_vec.benchmark.record import Metric, Physics, write_record
 
 # rsl_rl's, where they differ from the id's preset.
-SAME = ["--ppo.clip-value", "True", "--ppo.normalize-observations", "False", "--ppo.normalize-rewards", "False"]
+SAME = ["--ppo.clip-value", "--ppo.no-normalize-observations", "--ppo.no-normalize-rewards"]
 # The example has no option for another device than a GPU.
 RUN_EXAMPLE = """
 import sys, time, genesis as gs
