@@ -61,8 +61,8 @@ class EnvCamera:
             camera's axis, where nothing is the farthest that it sees.
         """
         if kind == "rgb":
-            return self._as_tensor(self._draw(rgb=True)[0], 3)
-        depth = self._as_tensor(self._draw(rgb=False, depth=True)[1], 1).to(torch.float32)
+            return self._as_tensor(self._draw(rgb=True)[0], 3).to(self._device)
+        depth = self._as_tensor(self._draw(rgb=False, depth=True)[1], 1).to(self._device, torch.float32)
         # The rasteriser gives 0 where it sees nothing.
         return depth.masked_fill(depth <= 0.0, self._far).clamp(max=self._far)
 
@@ -83,4 +83,4 @@ class EnvCamera:
         pixels = torch.tensor(np.ascontiguousarray(drawn)) if isinstance(drawn, np.ndarray) else drawn.clone()
         width, height = self._settings["res"]
         # Where it draws one environment, the engine leaves out the axis of environments.
-        return pixels.reshape(len(self._envs), height, width, channels).contiguous().to(self._device)
+        return pixels.reshape(len(self._envs), height, width, channels).contiguous()

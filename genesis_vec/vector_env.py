@@ -203,6 +203,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             self._camera = EnvCamera(task.camera, range(self.num_envs), self.device, settings.image_size)
         elif self.render_mode is not None:
             self._camera = EnvCamera(task.camera, self._render_envs, self.device)
+        # The camera where its pixels are what is observed.
+        self._eye = self._camera if self._observation != "state" else None
         # On a device that computes asynchronously, asking whether any row of a mask is set would make the host wait.
         self._asks_masks = self.device.type == "cpu"
 
@@ -298,8 +300,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
     def _adopt_spaces(self) -> None:
         check_spaces(self.task)
         self.single_observation_space = self.task.observation_space
-        if self._camera is not None and self._observation != "state":
-            self.single_observation_space = self._camera.space(self._observation)
+        if self._eye is not None:
+            self.single_observation_space = self._eye.space(self._observation)
         self.single_action_space = box = self.task.action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(box, self.num_envs)
@@ -527,8 +529,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _observe(self, rows: torch.Tensor | None) -> Observation:
         """The present observations; for those rows, or all for None, noise is drawn where there is any."""
-        if self._camera is not None and self._observation != "state":
-            return self._camera.observe(self._observation)
+        if self._eye is not None:
+            return self._eye.observe(self._observation)
         observations = map_observation(_as_declared, self.task.observe(), self._obs_dtypes)
         if self.randomizer is None:
             return observations

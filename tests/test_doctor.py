@@ -34,6 +34,8 @@ def test_what_it_finds_here_is_so():
     assert gpu["works"] is False and "sees no GPU" in gpu["reason"]
     assert verdict(report, "train on several ranks on the CPU (gloo)")["works"] is True
     assert verdict(report, "train with stable_baselines3")["works"] is True
+    tried = [v["capability"] for v in report["verdicts"] if v["is_tried"]]
+    assert tried in (["simulate on the CPU"], ["simulate on the CPU", "draw pictures"])
 
 
 def test_failing_probes_become_verdicts_with_a_remedy(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):

@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from gymnasium.error import Error as GymnasiumError
+
+from genesis_vec.errors import TaskError
 from genesis_vec.processes import end_in_words, start_process, stop_processes
 
 _BLOCKS = 3
@@ -54,6 +57,8 @@ class Measurement:
         training_rate: Env-steps/s of whole iterations, rollout and update.
         memory_bytes: Peak of the processes' resident memory, or of their memory on the GPU.
         failure: How it failed, None if it did not.
+        is_mistake: Whether it failed for what was asked for (an unknown id, an argument that the task does not take),
+            and not for want of memory or time: other sizes are then likely to fail too.
     """
 
     point: Point
@@ -63,6 +68,7 @@ class Measurement:
     training_rate: float | None = None
     memory_bytes: int | None = None
     failure: str | None = None
+    is_mistake: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,7 +150,10 @@ def _main(descriptor: str, plan_text: str) -> None:
     try:
         figures = _measure(subject, point)
     except Exception as error:
-        figures = {"failure": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
+        figures = {
+            "failure": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
+            "is_mistake": isinstance(error, (GymnasiumError, ImportError, TaskError, TypeError, ValueError)),
+        }
     with os.fdopen(int(descriptor), "w") as file:
         json.dump(figures, file)
 

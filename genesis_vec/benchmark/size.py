@@ -74,7 +74,7 @@ def size(config: SizeConfig, console: Console | None = None) -> Recommendation |
 
     Raises:
         ValueError: For settings out of range.
-        BenchmarkError: If no size works, and for the same reason.
+        BenchmarkError: If what is asked for is a mistake at any size.
         DeviceNotFoundError: If there is no such device.
         OSError: If the result cannot be written where it should go.
         KeyboardInterrupt: After an interrupt, when the report is written.
@@ -103,7 +103,10 @@ def size(config: SizeConfig, console: Console | None = None) -> Recommendation |
             # Before it is shown: an interrupt may come at any moment.
             measured.append(result)
             display.ends(result)
-            if len(measured) == 2 and result.failure is not None and result.failure == measured[0].failure:
+            # Twice, and in the same words: an environment may have bounds of its own.
+            if len(measured) == 2 and result.is_mistake and result.failure == measured[0].failure:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()  # nothing is in it yet, unless it was there before
                 raise BenchmarkError(f"{config.env_id} does not run at any size: {result.failure}")
             return result
 

@@ -26,17 +26,18 @@ class CostlyEnv(ToyEnv):
         devices: "cpu:N".
         envs_per_scene: Most in a scene.
         crash_at: The number of environments at which the process ends by a signal.
+        crash_above: The number above which it always does.
         exhaust_at: The number at which it asks for more memory than there is.
         **kwargs: As for ToyEnv.
     """
 
     def __init__(
         self, num_envs: int, devices: str = "cpu:1", envs_per_scene: int | None = None, crash_at: int = 0,
-        exhaust_at: int = 0, **kwargs: Any,
+        crash_above: int = 1 << 30, exhaust_at: int = 0, **kwargs: Any,
     ) -> None:  # fmt: skip
         super().__init__(num_envs, **kwargs)
         self._step_s = num_envs / rate(num_envs, int(devices.partition(":")[2]), envs_per_scene)
-        if num_envs == crash_at:
+        if num_envs == crash_at or num_envs > crash_above:
             os.abort()
         if num_envs == exhaust_at:
             self._block = torch.zeros(1 << 33)

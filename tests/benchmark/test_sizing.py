@@ -21,6 +21,7 @@ from genesis_vec import cli
 from genesis_vec.benchmark.point import Measurement, Point, Subject, measure_in_process
 from genesis_vec.benchmark.size import SizeConfig, command, size
 from genesis_vec.benchmark.sizing import BudgetSpent, Machine, Sweep, memory_model, recommend
+from genesis_vec.errors import BenchmarkError
 from genesis_vec.training.config import PPOConfig
 from tests.benchmark.fakes import rate
 from tests.multi_device.processes import children_of
@@ -165,6 +166,27 @@ def test_the_command_reports_failures_and_ends_in_time_with_a_line_to_paste(tmp_
     assert printed.strip().endswith(command(config(tmp_path, env=env), chosen.best))
     assert f"genesis-vec train {COSTLY} --num-envs {chosen.best.point.num_envs} --devices cpu:" in printed
     assert "--env crash_at=1024" in printed
+
+
+@pytest.mark.parametrize("id", ["Nope-v0", "CartPole-v1", "no_such_module:Nope-v0"])
+def test_an_id_that_runs_at_no_size_ends_the_sweep_at_once_and_leaves_nothing(tmp_path: Path, id: str):
+    console = Console(file=io.StringIO(), soft_wrap=True, width=200)
+    with pytest.raises(BenchmarkError, match=f"{id} does not run at any size"):
+        size(SizeConfig(env_id=id, device="cpu", budget=60.0, out=tmp_path / "out"), console)
+    assert not (tmp_path / "out").exists()
+
+
+def test_sizes_that_fail_alike_for_want_of_something_do_not_end_the_sweep(tmp_path: Path):
+    console = Console(file=io.StringIO(), soft_wrap=True, width=200)
+    chosen = size(config(tmp_path, budget=30.0, env=("crash_above=300",)), console)
+    assert chosen is not None and chosen.best.point.num_envs <= 300
+    assert console.file.getvalue().count("signal SIGABRT") >= 2  # type: ignore[attr-defined]
+
+
+def test_where_the_result_cannot_be_written_nothing_is_measured(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        size(config(tmp_path / "file"), Console(file=io.StringIO()))
 
 
 def test_an_interrupt_reports_what_was_measured(tmp_path: Path):
