@@ -170,7 +170,7 @@ def test_the_tests_here_notice_a_step_that_waits(make_env, monkeypatch, wait):
     monkeypatch.setattr(env, "_asks_masks", False)
     exempt_engine(env, monkeypatch, _disable_current_modes)
     original = env._observe
-    monkeypatch.setattr(env, "_observe", lambda: (wait(env), original())[1])
+    monkeypatch.setattr(env, "_observe", lambda rows: (wait(env), original(rows))[1])
     with ForbidHostReads(), pytest.raises(AssertionError, match="makes the host wait for the device"):
         env.step(torch.zeros(NUM_ENVS, 1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from genesis_vec import GenesisVectorEnv, MultiDeviceVectorEnv, Randomization
 from genesis_vec.errors import TaskError
 from genesis_vec.tasks.cart_pole import CartPoleTask
 from genesis_vec.tasks.rigid import RigidTask
-from tests.wrappers.support import ALL_MODES, tensors_in
+from tests.wrappers.support import ALL_MODES, ForbidHostReads, exempt_engine, tensors_in
 
 GO2 = "urdf/go2/urdf/go2.urdf"
 LIMIT = 4
@@ -193,6 +195,24 @@ def test_the_shortcuts_of_the_cpu_change_no_bit(make_randomized, monkeypatch, mo
     for one, other in zip(*runs, strict=True):
         for a, b in zip(tensors_in(one[:-1]), tensors_in(other[:-1]), strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@ALL_MODES
+def test_a_randomised_step_reads_nothing_back_to_the_host(make_randomized, monkeypatch, mode: AutoresetMode):
+    # What the engine weighs constraints by is set row by row on the CPU, and for all rows on a GPU.
+    settings = dataclasses.replace(EVERYTHING, mass_ratio=None, center_of_mass=None, armature_ratio=None)
+    env = make_randomized(randomization=settings, autoreset_mode=mode)
+    env.reset(seed=0)
+    exempt_engine(env, monkeypatch, _disable_current_modes)
+    monkeypatch.setattr(env, "_asks_masks", False)
+    ends = torch.zeros(4, dtype=torch.int64)
+    with ForbidHostReads():
+        for action in actions_of(env, 3 * LIMIT):
+            *_, info = env.step(action)
+            ends = ends + info["_episode"]
+            if mode is AutoresetMode.DISABLED:
+                env.reset(options={"reset_mask": info["_episode"]})
+    assert (ends >= 2).all()
 
 
 # ------------------------------------------------------------------------------------------- one thing at a time

@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
+import genesis_vec
 from genesis_vec import GenesisVectorEnv
 from genesis_vec.errors import DatasetError, RenderingUnavailableError
 from genesis_vec.tasks.cart_pole import CartPoleTask
@@ -159,6 +160,15 @@ def test_every_finished_episode_is_read_back_as_it_was(tmp_path, mode: Autoreset
         assert not any(episode.truncations[:-1]) and not any(episode.terminations[:-1])
         assert (about["env_index"], about["seed"]) == (row, 7)
     assert [about["episode"] for about in metadata if about["env_index"] == 0][:2] == [0, 1]
+
+
+@ALL_MODES
+def test_recorders_leave_the_contract_as_it_is(make_env, tmp_path, mode: AutoresetMode):
+    pytest.importorskip("minari")
+    env = make_env(CartPoleTask(), 3, autoreset_mode=mode, max_episode_steps=10)
+    recorder = RecordTrajectories(env, tmp_path / "data")
+    genesis_vec.check_vector_env(recorder)
+    assert recorder.num_episodes > 6
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path):
