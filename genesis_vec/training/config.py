@@ -10,7 +10,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from genesis_vec.devices import usable_cores
 from genesis_vec.training.job import Job
+
+# From this width on, a layer keeps several cores busy.
+_WIDE_LAYER = 256
 
 
 def _require(fits: bool, name: str, value: Any, accepted: str) -> None:
@@ -118,8 +122,9 @@ class TrainConfig:
     """Compile the network and the loss with torch.compile; needs a C++ compiler on the CPU, and a minute."""
     cuda_graphs: bool = False
     """With compile: record CUDA graphs of both (torch.compile's mode "reduce-overhead")."""
-    torch_threads: int = 1
-    """Threads of torch on the CPU. Small networks gain little from more, and lose much where a core is not free."""
+    torch_threads: int | None = None
+    """Threads of torch on the CPU in an update, in which workers are idle; steps have one. By default all cores that a
+    rank has for layers of 256 or more, else one: small networks gain little, and lose much where a core is not free."""
     video_every: int | None = None
     """Film the training after every so many iterations, from the first on, into the run's folder."""
     video_envs: str = "0"
@@ -142,7 +147,8 @@ class TrainConfig:
         _require(not self.cuda_graphs or self.compile, "cuda_graphs", self.cuda_graphs, "used with compile")
         _require(self.iterations >= 1, "iterations", self.iterations, "at least 1")
         _require(self.seed >= 0, "seed", self.seed, "0 or more")
-        _require(self.torch_threads >= 1, "torch_threads", self.torch_threads, "at least 1")
+        threads = self.torch_threads
+        _require(threads is None or threads >= 1, "torch_threads", threads, "at least 1")
         every = self.video_every
         _require(every is None or every >= 1, "video_every", every, "at least 1")
         _require(self.video_length >= 1, "video_length", self.video_length, "at least 1")
@@ -213,7 +219,12 @@ class TrainConfig:
             self.run_dir,
             "given with torchrun's --max-restarts, where the ranks find their checkpoints again",
         )
-        return dataclasses.replace(self, num_envs=num_envs, num_envs_per_rank=None)
+        threads = self.torch_threads
+        if threads is None:
+            # Other libraries have one number for all of a run.
+            is_worth_it = self.library == "genesis_vec" and max(self.ppo.hidden_sizes) >= _WIDE_LAYER
+            threads = max(1, usable_cores() // job.local_size) if is_worth_it else 1
+        return dataclasses.replace(self, num_envs=num_envs, num_envs_per_rank=None, torch_threads=threads)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they go into config.json and checkpoints."""

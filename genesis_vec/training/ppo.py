@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -41,6 +43,7 @@ class PPO:
         world: The learners of this run.
         first_env_index: Global index of the environment's first row; the rows of all ranks together count through.
         compile_mode: The mode in which ``torch.compile`` compiles network and loss, None for neither.
+        update_threads: Threads of torch on the CPU during an update, None for as many as the process has.
 
     Attributes:
         policy: The network.
@@ -60,6 +63,7 @@ class PPO:
         world: World | None = None,
         first_env_index: int = 0,
         compile_mode: str | None = None,
+        update_threads: int | None = None,
     ) -> None:
         mode = env.metadata.get("autoreset_mode")
         if mode is not AutoresetMode.SAME_STEP:
@@ -82,10 +86,13 @@ class PPO:
             self.policy.parameters(), lr=torch.tensor(config.learning_rate, device=self.device), fused=True
         )
         self.learning_rate: torch.Tensor = self.optimizer.param_groups[0]["lr"]
+        self._update_threads = update_threads
+        self._act = self.policy.act
         self._losses = _losses
         if compile_mode is not None:
             # In place, so that the names of its parameters stay.
             self.policy.compile(mode=compile_mode)
+            self._act = torch.compile(self.policy.act, mode=compile_mode)
             self._losses = torch.compile(_losses, mode=compile_mode)
         self._averaging_policy = self.world.wrap(self.policy)
         self.observation_moments = RunningMoments((observation_size,), self.device)
@@ -124,7 +131,8 @@ class PPO:
         self._order_streams.begin_all(self.iteration)
         self._collect()
         self.is_updating = True
-        losses = self._update()
+        with _torch_threads(self._update_threads):
+            losses = self._update()
         self.is_updating = False
         self.iteration += 1
         self.env_steps += self.config.rollout_steps * self._total_envs
@@ -138,13 +146,12 @@ class PPO:
         assert observations is not None
         noise = self._noise_streams.select(None)
         for t in range(self.config.rollout_steps):
-            mean, std, value = policy(observations)
+            mean, std = self._act(observations), policy.std
             actions = mean + std * noise.normal(mean.shape[1])
             rollout.observations[t] = observations
             rollout.actions[t] = actions
             rollout.means[t] = mean
             rollout.log_probabilities[t] = log_probability(actions, mean, std)
-            rollout.values[t] = value
             observations, reward, terminated, truncated, info = self.env.step(actions)
             rollout.rewards[t] = reward
             rollout.terminated[t] = terminated
@@ -185,6 +192,8 @@ class PPO:
     def _targets(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Normalised advantages and returns, (T, N)."""
         config, rollout = self.config, self._rollout
+        # All at once, and not step by step while the simulation waits for the next actions.
+        rollout.values.copy_(self.policy.value(rollout.observations))
         rewards, done = rollout.rewards, rollout.terminated | rollout.truncated
         if config.normalize_rewards:
             sums, self._running_returns = discounted_returns(rewards, done, self._running_returns, config.gamma)
@@ -312,6 +321,16 @@ class PPO:
         self.env.unwrapped.load_state_dict(state["env"])  # type: ignore[attr-defined]
         self._observations = state["observations"].to(self.device)
         self._running_returns = state["running_returns"].to(self.device)
+
+
+@contextlib.contextmanager
+def _torch_threads(number: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def actor_size(env: VectorEnv) -> int | None:

@@ -87,7 +87,7 @@ def train(config: TrainConfig, console: Console | None = None, job: Job | None =
         console = Console(quiet=True)
     config = config.for_ranks(job)
     threads_before = torch.get_num_threads()
-    torch.set_num_threads(config.torch_threads)
+    torch.set_num_threads(1)
     try:
         with World(job, learner_device(config), config.collective_timeout) as world:
             return _Run(config, job, world, console).train()
@@ -218,7 +218,7 @@ class _Run:
     def _train(self, env: VectorEnv, first_row: int) -> RunResult:
         config, world, console = self._config, self._world, self._console
         compile_mode = ("reduce-overhead" if config.cuda_graphs else "default") if config.compile else None
-        learner = PPO(env, config.ppo, config.seed, world, first_row, compile_mode)
+        learner = PPO(env, config.ppo, config.seed, world, first_row, compile_mode, config.torch_threads)
         device = device_in_words(env, learner.device)
         ranks = f", shared by {world.size} ranks" if world.size > 1 else ""
         console.print(f"{config.env_id}: {config.num_envs} environments on {device}{ranks}")

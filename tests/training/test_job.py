@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from genesis_vec.errors import DeviceNotFoundError, DevicePinningError, RendezvousError
-from genesis_vec.training.config import TrainConfig
+from genesis_vec.training.config import PPOConfig, TrainConfig
 from genesis_vec.training.job import Job
 
 MASTER = {"MASTER_ADDR": "host", "MASTER_PORT": "29500"}
@@ -128,6 +128,24 @@ def test_the_number_of_environments_is_global_or_per_rank():
     with pytest.raises(ValueError, match="num_envs=5 must be at least 6, 2 for each of 3 ranks"):
         TrainConfig(env_id="X", num_envs=5).for_ranks(Job(rank=1, size=3))
     assert TrainConfig(env_id="X", num_envs=1).for_ranks(Job()).num_envs == 1
+
+
+def test_wide_networks_are_updated_on_all_cores_of_a_rank_and_narrow_ones_on_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("genesis_vec.training.config.usable_cores", lambda: 8)
+    wide = PPOConfig(hidden_sizes=(256, 64))
+    node = Job(rank=1, size=4, local_rank=1, local_size=2)
+    for config, job, threads in (
+        (TrainConfig(env_id="X", ppo=wide), Job(), 8),
+        (TrainConfig(env_id="X", ppo=wide), node, 4),
+        (TrainConfig(env_id="X", ppo=PPOConfig(hidden_sizes=(64, 64))), Job(), 1),
+        (TrainConfig(env_id="X", ppo=wide, library="rsl_rl"), Job(), 1),
+        (TrainConfig(env_id="X", ppo=wide, torch_threads=3), node, 3),
+    ):
+        assert config.for_ranks(job).torch_threads == threads
+    monkeypatch.setattr("genesis_vec.training.config.usable_cores", lambda: 1)
+    assert TrainConfig(env_id="X", ppo=wide).for_ranks(node).torch_threads == 1
+    with pytest.raises(ValueError, match="torch_threads=0 must be at least 1"):
+        TrainConfig(env_id="X", torch_threads=0)
 
 
 def hide_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,28 @@ def test_truncations_are_bootstrapped_with_the_value_of_the_final_observation():
     assert values[2, 0] != 0 and values[3, 0] == 0
 
 
+def test_values_are_those_of_the_stored_observations():
+    learner = PPO(CounterEnv(num_envs=2, limit=3), CONFIG, seed=0)
+    learner._observations, _ = learner.env.reset(seed=0)
+    learner._collect()
+    learner._targets()
+    expected = [learner.policy.value(observations) for observations in learner._rollout.observations]
+    torch.testing.assert_close(learner._rollout.values, torch.stack(expected))
+
+
+def test_an_update_has_its_own_number_of_threads(monkeypatch: pytest.MonkeyPatch):
+    threads: dict[str, set[int]] = {"step": set(), "update": set()}
+    env = CounterEnv(num_envs=2)
+    learner = PPO(env, CONFIG, seed=0, update_threads=3)
+    step, losses = env.step, learner._losses
+    monkeypatch.setattr(env, "step", lambda a: threads["step"].add(torch.get_num_threads()) or step(a))
+    monkeypatch.setattr(learner, "_losses", lambda *a: threads["update"].add(torch.get_num_threads()) or losses(*a))
+    before = torch.get_num_threads()
+    learner.iterate()
+    assert threads == {"step": {before}, "update": {3}}
+    assert torch.get_num_threads() == before
+
+
 def test_minibatches_take_every_step_of_every_environment_once_in_equal_shares():
     learner = PPO(CounterEnv(num_envs=5), CONFIG, seed=0)
     parts = learner._minibatch_indices()
