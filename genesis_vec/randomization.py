@@ -12,7 +12,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from gymnasium import spaces
 
 from genesis_vec.batches import Observation
 from genesis_vec.env_state import attributes_state, restore_attributes
@@ -34,7 +36,7 @@ class Randomization:
 
     Attributes:
         entity: The task's attribute that holds the robot.
-        friction_ratio: Of all the robot's surfaces.
+        friction_ratio: Of all surfaces, since the engine takes the larger friction of two that touch.
         mass_ratio: Of all its links, inertia included.
         center_of_mass: Shift of the base link's centre of mass along each axis of its frame, metres.
         stiffness_ratio: Of all joints' proportional gains.
@@ -78,9 +80,13 @@ class Randomization:
                 raise ValueError(f"{field.name}={value!r}: it must not be negative")
             if field.name == "action_delay" and not (isinstance(low, int) and isinstance(high, int)):
                 raise ValueError(f"action_delay={value!r}: give whole numbers of steps")
+            # However it was given, a list from the command line say: equal settings must compare equal.
+            number = int if field.name == "action_delay" else float
+            object.__setattr__(self, field.name, (number(low), number(high)))
         if not isinstance(self.push_interval, int) or self.push_interval < 1:
             raise ValueError(f"push_interval={self.push_interval!r} must be a whole number of steps, at least 1")
-        if not 0 <= self.observation_noise < math.inf:
+        noise = self.observation_noise
+        if not isinstance(noise, int | float) or not 0 <= noise < math.inf:
             raise ValueError(f"observation_noise={self.observation_noise!r} must be 0 or more, and finite")
 
     @property
@@ -143,7 +149,14 @@ class Randomizer:
                 "one with Randomization(entity=…)"
             )
         self._robot = robot
-        self._appliers = {name: make(robot) for name, make in _APPLIERS.items() if getattr(settings, name) is not None}
+        self._bounds = _finite_bounds(task)
+        try:
+            self._appliers = {
+                name: make(robot) for name, make in _APPLIERS.items() if getattr(settings, name) is not None
+            }
+        except Exception as error:
+            # Such as gains of a robot whose motors have none.
+            raise TaskError(f"{settings.entity!r} of {type(task).__name__} cannot be randomised so: {error}") from error
         self.drawn: dict[str, torch.Tensor] = {
             name: torch.full(
                 (task.num_envs, 3 if name == "center_of_mass" else 1),
@@ -231,11 +244,13 @@ class Randomizer:
         if self._settings.observation_noise == 0.0:
             return observations
 
-        def add(leaf: torch.Tensor) -> torch.Tensor:
-            return torch.add(leaf, draws.normal(*leaf.shape[1:]), alpha=self._settings.observation_noise)
+        def add(leaf: torch.Tensor, key: str | None = None) -> torch.Tensor:
+            noisy = torch.add(leaf, draws.normal(*leaf.shape[1:]), alpha=self._settings.observation_noise)
+            bounds = self._bounds.get(key)
+            return noisy if bounds is None else noisy.clamp(*bounds)
 
         if isinstance(observations, dict):
-            return {key: leaf if key == "critic" else add(leaf) for key, leaf in observations.items()}
+            return {key: leaf if key == "critic" else add(leaf, key) for key, leaf in observations.items()}
         return add(observations)
 
     def state_dict(self) -> dict[str, Any]:
@@ -254,8 +269,22 @@ _Applier = Callable[[torch.Tensor, torch.Tensor | None], None]
 _WEIGHTY = ("mass_ratio", "center_of_mass", "armature_ratio")
 
 
+def _finite_bounds(task: Task) -> dict[str | None, tuple[torch.Tensor, torch.Tensor]]:
+    """Low and high of an observation, or by key of each of a dict; without those that bound nothing."""
+    space = task.observation_space
+    leaves: dict[Any, Any] = dict(space.items()) if isinstance(space, spaces.Dict) else {None: space}
+    return {
+        key: (torch.as_tensor(leaf.low, device=task.device), torch.as_tensor(leaf.high, device=task.device))
+        for key, leaf in leaves.items()
+        if np.isfinite(leaf.low).any() or np.isfinite(leaf.high).any()
+    }
+
+
 def _friction(robot: Any) -> _Applier:
-    return lambda ratio, _: robot.set_friction_ratio(ratio.expand(-1, robot.n_links))
+    # Of all surfaces, the ground too: two that touch have the larger one's friction, so that a slippery foot alone
+    # would change nothing.
+    solver = robot.solver
+    return lambda ratio, _: solver.set_geoms_friction_ratio(ratio.expand(-1, solver.n_geoms).contiguous())
 
 
 def _set_rows(setter: Callable[..., None], values: torch.Tensor, rows: torch.Tensor | None, *args: Any) -> None:

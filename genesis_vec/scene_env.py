@@ -34,10 +34,13 @@ def make_task(task_class: type[Task], kwargs: dict[str, Any]) -> tuple[Task, dic
         The task and the environment's arguments.
 
     Raises:
-        TypeError: For a name that neither of the two takes; the message lists those that they do.
+        TypeError: For a name that neither of the two takes; the message lists those that they do; for a
+            task that takes a name of the environment's.
     """
     env_names = _argument_names(GenesisVectorEnv) - {"task", "num_envs"}
     task_names = _argument_names(task_class)
+    if shadowed := sorted(env_names & task_names):
+        raise TypeError(f"{task_class.__name__}: {shadowed} are the environment's own arguments; name the task's else")
     unknown = sorted(set(kwargs) - env_names - task_names)
     if unknown:
         raise TypeError(

@@ -281,8 +281,12 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
                 f"{self.device}: {error}. If memory ran out, use fewer environments."
             ) from error
         self._watch_engine()
-        task.setup()
-        self.randomizer = None if self._randomization is None else Randomizer(self._randomization, task)
+        try:
+            task.setup()
+            self.randomizer = None if self._randomization is None else Randomizer(self._randomization, task)
+        except BaseException:
+            self.scene.destroy()
+            raise
 
     def _watch_engine(self) -> None:
         """Takes over the engine's error check, which would raise for the whole batch and wait for the device.
@@ -739,7 +743,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def _check_image_size(size: Sequence[int]) -> tuple[int, int]:
-    if len(size) != 2:
+    if not isinstance(size, Sequence) or len(size) != 2:
         raise ValueError(f"image_size={size!r}: give (height, width) in pixels")
     return _check_count("image_size", size[0]), _check_count("image_size", size[1])
 

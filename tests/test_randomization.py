@@ -7,8 +7,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -105,7 +107,9 @@ def test_each_draw_is_in_its_range_and_in_the_engine(make_randomized):
         assert ((values >= low) & (values <= high)).all(), name
         assert len(values.unique(dim=0)) > 1, name
     close = {"rtol": 1e-5, "atol": 1e-6}
-    ratio = env.scene.rigid_solver.get_geoms_friction_ratio()[:, changed.geom_start : changed.geom_end]
+    # The ground's too: of two surfaces that touch the engine takes the larger friction.
+    ratio = env.scene.rigid_solver.get_geoms_friction_ratio()
+    assert ratio.shape[1] > changed.geom_end - changed.geom_start
     torch.testing.assert_close(ratio, drawn["friction_ratio"].expand_as(ratio), **close)
     for name, get in (
         ("stiffness_ratio", "get_dofs_kp"),
@@ -291,6 +295,9 @@ def test_values_out_of_range_are_refused(settings: dict[str, Any], message: str)
 
 
 def test_what_cannot_be_randomised_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"observation_noise='0\.1' must be 0 or more"):
+        Randomization(observation_noise="0.1")  # type: ignore[arg-type]
+    assert Randomization(gravity=[0, 1]) == Randomization(gravity=(0.0, 1.0))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"randomization has no \['friction'\]"):
         GenesisVectorEnv(CartPoleTask(), 2, device="cpu", randomization={"friction": (1, 2)})
     with pytest.raises(ValueError, match="randomization=3"):
@@ -332,3 +339,18 @@ def test_a_curriculum_hears_of_each_episode_once(make_env, monkeypatch, mode: Au
             env.reset(options={"reset_mask": info["_episode"]})
     assert env.task.finished.tolist() == [2, 2, 2]
     assert env.task.total.tolist() == [10.0, 10.0, 10.0]
+
+
+def test_a_robot_whose_motors_have_no_gains_is_told_as_a_task_error():
+    with pytest.raises(TaskError, match="'robot' of AntTask cannot be randomised so"):
+        gymnasium.make_vec("GenesisAnt-v0", num_envs=2, device="cpu", randomization={"stiffness_ratio": (0.9, 1.1)})
+
+
+def test_noise_stays_within_the_observation_s_bounds():
+    env = gymnasium.make_vec("GenesisDroneHover-v0", num_envs=2, device="cpu", randomization={"observation_noise": 0.5})
+    observations, _ = env.reset(seed=0)
+    space = env.single_observation_space
+    assert isinstance(space, spaces.Box)
+    assert (observations >= torch.as_tensor(space.low)).all() and (observations <= torch.as_tensor(space.high)).all()
+    assert (observations == torch.as_tensor(space.high)).any()
+    env.close()

@@ -34,7 +34,7 @@ class RigidTask(Task):
 
     - Observation: float32, generalised positions qpos (nq; radians, metres, and a unit quaternion for a floating
       base), then the velocities of the degrees of freedom (nv; rad/s, m/s), then the goal (n; radians, metres). With
-      ``observation="qpos"`` the generalised positions alone.
+      ``state="qpos"`` the generalised positions alone.
     - Action: float32 (n,) in [-1, 1], by ``control``: "position": targets in the working range, 0 is the rest
       position; the engine's PD controllers hold the model's force ranges. "torque": forces in units of the model's
       largest. "velocity": target velocities in units of ``max_velocity``.
@@ -46,7 +46,7 @@ class RigidTask(Task):
 
     Args:
         morph: The robot's file: .xml (MJCF) or .urdf, a path of your own or one among the engine's assets.
-        observation: "full" or "qpos".
+        state: What an observation holds, "full" or "qpos".
         control: "position", "torque" or "velocity".
         fixed_base: For a URDF, whether its first link is fixed to the world; an MJCF file says so itself.
         ground: Whether there is a ground plane; None means: under a robot with a floating base.
@@ -86,7 +86,7 @@ class RigidTask(Task):
         self,
         morph: str = "xml/franka_emika_panda/panda.xml",
         *,
-        observation: Literal["full", "qpos"] = "full",
+        state: Literal["full", "qpos"] = "full",
         control: Literal["position", "torque", "velocity"] = "position",
         fixed_base: bool = False,
         ground: bool | None = None,
@@ -103,7 +103,7 @@ class RigidTask(Task):
         decimation: int = 1,
     ) -> None:
         for name, value, accepted in (
-            ("observation", observation, ("full", "qpos")),
+            ("state", state, ("full", "qpos")),
             ("control", control, ("position", "torque", "velocity")),
         ):
             if value not in accepted:
@@ -122,7 +122,7 @@ class RigidTask(Task):
             if not fits:
                 raise ValueError(f"{name}={value!r} is out of range; see RigidTask's documentation")
         self.morph = morph
-        self.observation = observation
+        self.state = state
         self.control = control
         self.fixed_base = fixed_base
         self.ground = ground
@@ -205,7 +205,7 @@ class RigidTask(Task):
         self._set_gains()
         self._set_rest_pose(rest_qpos)
 
-        size = robot.n_qs if self.observation == "qpos" else robot.n_qs + robot.n_dofs + count
+        size = robot.n_qs if self.state == "qpos" else robot.n_qs + robot.n_dofs + count
         self.observation_space = spaces.Box(-np.inf, np.inf, (size,), np.float32)
         self.action_space = spaces.Box(-1.0, 1.0, (count,), np.float32)
         self.goal = torch.zeros(self.num_envs, count, device=self.device)
@@ -277,7 +277,7 @@ class RigidTask(Task):
 
     def observe(self) -> torch.Tensor:
         """Positions, then velocities and goal unless positions alone were asked for."""
-        if self.observation == "qpos":
+        if self.state == "qpos":
             return self._qpos.clone()
         return torch.cat([self._qpos, self._velocity, self.goal], dim=1)
 

@@ -194,7 +194,7 @@ def test_rewards_follow_from_the_observations_along_an_episode(make_arm):
 
 
 def test_the_observation_qpos_is_the_positions_alone_and_contiguous(make_arm):
-    full, short = make_arm(), make_arm(observation="qpos")
+    full, short = make_arm(), make_arm(state="qpos")
     assert (full.single_observation_space.shape, short.single_observation_space.shape) == ((9,), (3,))
     pairs = [(full.reset(seed=1)[0], short.reset(seed=1)[0])]
     pairs += [(full.step(torch.ones(3, 3))[0], short.step(torch.ones(3, 3))[0]) for _ in range(3)]
@@ -357,7 +357,7 @@ def test_numbers_out_of_their_range_are_refused(name, value):
 
 @pytest.mark.parametrize(
     ("name", "accepted"),
-    [("observation", r"\('full', 'qpos'\)"), ("control", r"\('position', 'torque', 'velocity'\)")],
+    [("state", r"\('full', 'qpos'\)"), ("control", r"\('position', 'torque', 'velocity'\)")],
 )
 def test_a_choice_that_there_is_not_is_refused_with_those_there_are(name, accepted):
     with pytest.raises(ValueError, match=f"^{name}='effort': use one of {accepted}$"):
