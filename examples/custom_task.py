@@ -1,6 +1,5 @@
 """A task of one's own on a robot of one's own, built step by step in docs/tutorial.md."""
 
-import sys
 from pathlib import Path
 
 import genesis as gs
@@ -52,8 +51,3 @@ class PlanarReach(Task):
 
 
 register_task("PlanarReach-v0", PlanarReach)
-
-if __name__ == "__main__":
-    from genesis_vec.cli import main
-
-    main(["train", "PlanarReach-v0", *sys.argv[1:]])

@@ -87,7 +87,7 @@ class Randomization:
             raise ValueError(f"push_interval={self.push_interval!r} must be a whole number of steps, at least 1")
         noise = self.observation_noise
         if not isinstance(noise, int | float) or not 0 <= noise < math.inf:
-            raise ValueError(f"observation_noise={self.observation_noise!r} must be 0 or more, and finite")
+            raise ValueError(f"observation_noise={noise!r} must be 0 or more, and finite")
 
     @property
     def changes_weights(self) -> bool:
@@ -154,17 +154,19 @@ class Randomizer:
             self._appliers = {
                 name: make(robot) for name, make in _APPLIERS.items() if getattr(settings, name) is not None
             }
+            self.drawn: dict[str, torch.Tensor] = {
+                name: torch.full(
+                    (task.num_envs, 3 if name == "center_of_mass" else 1),
+                    1.0 if name.endswith("_ratio") else 0.0,
+                    device=task.device,
+                )
+                for name in self._appliers
+            }
+            for name, apply in self._appliers.items():
+                apply(self.drawn[name], None)
         except Exception as error:
             # Such as gains of a robot whose motors have none.
             raise TaskError(f"{settings.entity!r} of {type(task).__name__} cannot be randomised so: {error}") from error
-        self.drawn: dict[str, torch.Tensor] = {
-            name: torch.full(
-                (task.num_envs, 3 if name == "center_of_mass" else 1),
-                1.0 if name.endswith("_ratio") else 0.0,
-                device=task.device,
-            )
-            for name in self._appliers
-        }
         if settings.action_delay is not None:
             self.drawn["action_delay"] = torch.zeros(task.num_envs, 1, dtype=torch.int64, device=task.device)
             low, high = (
@@ -181,11 +183,6 @@ class Randomizer:
                 raise TaskError(f"push_velocity: {settings.entity!r} of {type(task).__name__} has no floating base")
             first = free[0].dofs_idx_local[0]
             self._horizontal = slice(first, first + 2)
-        try:
-            for name, apply in self._appliers.items():
-                apply(self.drawn[name], None)
-        except Exception as error:
-            raise TaskError(f"{settings.entity!r} of {type(task).__name__} cannot be randomised so: {error}") from error
 
     def start_episodes(self, rows: torch.Tensor, draws: Draws) -> None:
         """Draws anew for some environments.

@@ -216,6 +216,9 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         self._build_scene(start_engine(self.device, self.task.engine))
         self.closed = False
         try:
+            self._watch_engine()
+            self.task.setup()
+            self.randomizer = None if self._randomization is None else Randomizer(self._randomization, self.task)
             self._adopt_spaces()
             self._streams = EnvStreams(self.num_envs, self.device, first_env_index)
             self._all = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
@@ -280,13 +283,6 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
                 f"the engine could not build the scene of {type(task).__name__} with num_envs={self.num_envs} on "
                 f"{self.device}: {error}. If memory ran out, use fewer environments."
             ) from error
-        self._watch_engine()
-        try:
-            task.setup()
-            self.randomizer = None if self._randomization is None else Randomizer(self._randomization, task)
-        except BaseException:
-            self.scene.destroy()
-            raise
 
     def _watch_engine(self) -> None:
         """Takes over the engine's error check, which would raise for the whole batch and wait for the device.

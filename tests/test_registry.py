@@ -105,6 +105,22 @@ def test_unknown_arguments_are_refused_with_the_known_ones():
     )
 
 
+class ClashingTask(CartPoleTask):
+    def __init__(self, observation: str = "full") -> None:
+        super().__init__()
+
+
+def test_an_argument_of_a_task_that_the_environment_would_take_is_refused():
+    with pytest.raises(TypeError, match=r"ClashingTask: \['observation'\] are the environment's own arguments"):
+        make_registered(ClashingTask, 2)
+
+
+def test_what_rigid_tasks_observe_can_be_chosen_by_id():
+    env = make("GenesisRigid-v0", state="qpos")
+    assert env.single_observation_space.shape == (env.task.robot.n_qs,)
+    env.close()
+
+
 @pytest.mark.parametrize(
     ("entry_point", "said"),
     [

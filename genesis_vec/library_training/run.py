@@ -71,7 +71,8 @@ def train_with_library(config: TrainConfig, console: Console | None = None, job:
         console = Console(file=sys.stdout, highlight=False, soft_wrap=True, quiet=job.rank > 0)
     config = config.for_ranks(job)
     with _torch_settings_kept(), World(job, learner_device(config), config.collective_timeout) as world:
-        torch.set_num_threads(config.torch_threads or 1)
+        assert config.torch_threads is not None  # for_ranks() has chosen
+        torch.set_num_threads(config.torch_threads)
         return _train(config, trainer_class, world, console)
 
 
