@@ -33,13 +33,18 @@ class EnvCamera:
         self._settings = settings if size is None else {**settings, "res": (size[1], size[0])}
         self._device = device
 
-    def scene_options(self, gs: Any) -> dict[str, Any]:
-        """Keyword arguments of the scene with which it can be drawn environment by environment."""
-        options: dict[str, Any] = {
-            "vis_options": gs.options.VisOptions(split_envs=True, rendered_envs_idx=tuple(self._envs))
-        }
+    def with_scene_options(self, gs: Any, options: dict[str, Any]) -> dict[str, Any]:
+        """A scene's options with which it can be drawn environment by environment.
+
+        Args:
+            gs: The engine.
+            options: What the task gives for the scene.
+        """
+        looks = options.get("vis_options") or gs.options.VisOptions()
+        apart = looks.model_copy(update={"split_envs": True, "rendered_envs_idx": tuple(self._envs)})
+        options = {**options, "vis_options": apart}
         if self._device.type == "cuda" and importlib.util.find_spec("gs_madrona") is not None:
-            options["renderer"] = gs.options.renderers.BatchRenderer()
+            options.setdefault("renderer", gs.options.renderers.BatchRenderer())
         return options
 
     def add_to(self, scene: Any) -> None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 Range = tuple[float, float]
 
+# Actions are kept for as many steps, for each environment.
+_LONGEST_DELAY = 100
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Randomization:
@@ -80,13 +83,15 @@ class Randomization:
                 raise ValueError(f"{field.name}={value!r}: it must not be negative")
             if field.name == "action_delay" and not (isinstance(low, int) and isinstance(high, int)):
                 raise ValueError(f"action_delay={value!r}: give whole numbers of steps")
+            if field.name == "action_delay" and high > _LONGEST_DELAY:
+                raise ValueError(f"action_delay={value!r}: at most {_LONGEST_DELAY} steps")
             # However it was given, a list from the command line say: equal settings must compare equal.
             number = int if field.name == "action_delay" else float
             object.__setattr__(self, field.name, (number(low), number(high)))
-        if not isinstance(self.push_interval, int) or self.push_interval < 1:
+        if type(self.push_interval) is not int or self.push_interval < 1:
             raise ValueError(f"push_interval={self.push_interval!r} must be a whole number of steps, at least 1")
         noise = self.observation_noise
-        if not isinstance(noise, int | float) or not 0 <= noise < math.inf:
+        if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < math.inf:
             raise ValueError(f"observation_noise={noise!r} must be 0 or more, and finite")
 
     @property
@@ -148,6 +153,7 @@ class Randomizer:
                 f"{type(task).__name__} has no robot {settings.entity!r} to randomise: name its attribute that holds "
                 "one with Randomization(entity=…)"
             )
+        _check_effect(settings, robot, task)
         self._robot = robot
         self._bounds = _finite_bounds(task)
         try:
@@ -266,6 +272,16 @@ _Applier = Callable[[torch.Tensor, torch.Tensor | None], None]
 _WEIGHTY = ("mass_ratio", "center_of_mass", "armature_ratio")
 
 
+def _check_effect(settings: Randomization, robot: Any, task: Task) -> None:
+    """Raises TaskError for what would be drawn and change nothing."""
+    name = f"{settings.entity!r} of {type(task).__name__}"
+    if settings.center_of_mass is not None and robot.base_link.is_fixed:
+        raise TaskError(f"center_of_mass: the base of {name} is fixed, so that its centre of mass moves nothing")
+    moving = [entity for entity in robot.solver.entities if entity.n_dofs]
+    if settings.gravity is not None and all(entity.material.gravity_compensation == 1 for entity in moving):
+        raise TaskError(f"gravity: it is compensated in all that moves in the scene of {name}")
+
+
 def _finite_bounds(task: Task) -> dict[str | None, tuple[torch.Tensor, torch.Tensor]]:
     """Low and high of an observation, or by key of each of a dict; without those that bound nothing."""
     space = task.observation_space
@@ -354,6 +370,8 @@ def _check_range(name: str, value: Any) -> tuple[float, float]:
     """
     try:
         low, high = value
+        if any(isinstance(bound, bool) for bound in value):
+            raise TypeError
         if math.isfinite(low) and math.isfinite(high) and low <= high:
             return low, high
     except (TypeError, ValueError):

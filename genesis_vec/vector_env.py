@@ -30,7 +30,7 @@ from genesis_vec.batches import (
 )
 from genesis_vec.camera import OBSERVATION_KINDS, EnvCamera, ObservationKind
 from genesis_vec.devices import resolve_device
-from genesis_vec.engine import live_view, quick_source_lookup, start_engine
+from genesis_vec.engine import EngineOptions, live_view, quick_source_lookup, start_engine
 from genesis_vec.env_state import engine_state, restore_engine
 from genesis_vec.errors import (
     ClosedEnvironmentError,
@@ -62,6 +62,7 @@ class EnvSettings:
     randomization: Randomization | None
     observation: ObservationKind
     image_size: tuple[int, int]
+    engine: EngineOptions
 
     @classmethod
     def parse(
@@ -77,6 +78,7 @@ class EnvSettings:
         randomization: Randomization | Mapping[str, Any] | None = None,
         observation: str = "state",
         image_size: Sequence[int] = (84, 84),
+        performance_mode: bool | None = None,
     ) -> EnvSettings:
         """Checks and completes what a user gives.
 
@@ -98,6 +100,11 @@ class EnvSettings:
         if observation not in OBSERVATION_KINDS:
             raise ValueError(f"observation={observation!r}: use one of {', '.join(OBSERVATION_KINDS)}")
         _check_count("decimation", task.decimation)
+        engine = task.engine
+        if performance_mode is not None:
+            if not isinstance(performance_mode, bool):
+                raise ValueError(f"performance_mode={performance_mode!r}: use True, False, or None for the task's own")
+            engine = dataclasses.replace(engine, performance_mode=performance_mode)
         return cls(
             num_envs=num_envs,
             autoreset_mode=_parse_autoreset_mode(autoreset_mode),
@@ -109,6 +116,7 @@ class EnvSettings:
             randomization=_parse_randomization(randomization, observation),
             observation=observation,  # type: ignore[arg-type]
             image_size=_check_image_size(image_size),
+            engine=engine,
         )
 
 
@@ -140,6 +148,9 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             the engine's rasteriser, on a GPU by its batch renderer where that is installed; ``render`` then shows
             them too.
         image_size: Height and width of those, in pixels.
+        performance_mode: Whether the engine compiles its kernels for this very number of environments, which takes
+            minutes and makes its step faster (``docs/performance.md``); None means as the task's ``engine`` has it.
+            All environments of a process have the same.
 
     Attributes:
         task: The task.
@@ -147,6 +158,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         device: ``torch.device`` of every tensor.
         autoreset_mode: Gymnasium's ``AutoresetMode``, also in ``metadata``.
         max_episode_steps: The time limit in force, None for none.
+        render_envs: The environments that are drawn, where there is a render mode.
         randomizer: What was drawn, in its ``drawn``; None without randomisation.
 
     Raises:
@@ -175,11 +187,12 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         randomization: Randomization | Mapping[str, Any] | None = None,
         observation: ObservationKind = "state",
         image_size: Sequence[int] = (84, 84),
+        performance_mode: bool | None = None,
     ) -> None:
         self.closed = True  # until the scene is there; close() and __del__ then have nothing to do
         settings = EnvSettings.parse(
             task, num_envs, autoreset_mode, max_episode_steps, render_mode, render_envs, on_fault, first_env_index,
-            randomization, observation, image_size,
+            randomization, observation, image_size, performance_mode,
         )  # fmt: skip
         if hasattr(task, "scene"):
             raise TaskError(f"this {type(task).__name__} already serves an environment; make a new one for each")
@@ -190,7 +203,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         self.on_fault = settings.on_fault
         self._randomization = settings.randomization
         self._observation: ObservationKind = settings.observation
-        self._render_envs = settings.render_envs
+        self.render_envs = settings.render_envs
         self.metadata = {
             **type(self).metadata,
             "autoreset_mode": self.autoreset_mode,
@@ -202,18 +215,18 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         if self._observation != "state":
             self._camera = EnvCamera(task.camera, range(self.num_envs), self.device, settings.image_size)
         elif self.render_mode is not None:
-            self._camera = EnvCamera(task.camera, self._render_envs, self.device)
+            self._camera = EnvCamera(task.camera, self.render_envs, self.device)
         # The camera where its pixels are what is observed.
         self._eye = self._camera if self._observation != "state" else None
         # On a device that computes asynchronously, asking whether any row of a mask is set would make the host wait.
         self._asks_masks = self.device.type == "cpu"
 
         with interrupts_kept():
-            self._prepare(settings.first_env_index)
+            self._prepare(settings.first_env_index, settings.engine)
 
     @ordinary_tensors
-    def _prepare(self, first_env_index: int) -> None:
-        self._build_scene(start_engine(self.device, self.task.engine))
+    def _prepare(self, first_env_index: int, engine: EngineOptions) -> None:
+        self._build_scene(start_engine(self.device, engine))
         self.closed = False
         try:
             self._watch_engine()
@@ -254,7 +267,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         if self._randomization is not None:
             options = self._randomization.with_engine_options(options)
         if self._camera is not None:
-            options = {**self._camera.scene_options(gs), **options}
+            options = self._camera.with_scene_options(gs, options)
         with quick_source_lookup():
             self.scene = gs.Scene(show_viewer=False, **options)
         task.scene, task.num_envs, task.device = self.scene, self.num_envs, self.device
@@ -719,7 +732,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
         drawn = self._camera.frames()
         blank = np.zeros_like(next(iter(drawn.values())))
         blank.flags.writeable = False  # it stands for every environment that is not drawn
-        return tuple(drawn[index] if index in self._render_envs else blank for index in range(self.num_envs))
+        return tuple(drawn[index] if index in self.render_envs else blank for index in range(self.num_envs))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Frees the scene; called by :meth:`close`, once. The engine stays, for other environments of this process."""
@@ -757,7 +770,11 @@ def _parse_randomization(given: Randomization | Mapping[str, Any] | None, observ
         raise ValueError(f"randomization={given!r}: give a genesis_vec.Randomization or a dict of its attributes")
     if given is not None and given.observation_noise and observation != "state":
         raise ValueError(f"observation_noise is for observation='state', not {observation!r}")
-    return None if given is None or given.is_off else given
+    if given is None or not given.is_off:
+        return given
+    if given != Randomization():
+        raise ValueError(f"randomization={given!r} randomises nothing: give a range for one of its parameters")
+    return None
 
 
 def with_final(info: dict[str, Any], final_obs: Observation) -> dict[str, Any]:

@@ -22,15 +22,20 @@ def write_video(path: Path, frames: Sequence[np.ndarray], fps: float) -> None:
         path: An .mp4 or .gif; its folder is made.
         frames: uint8 (height, width, 3) each.
         fps: Frames per second.
+
+    Raises:
+        OSError: If it could not be written.
     """
     from moviepy import ImageSequenceClip
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    clip = ImageSequenceClip(list(frames), fps=fps)
     if path.suffix == ".gif":
-        clip.write_gif(str(path), logger=None)
+        ImageSequenceClip(list(frames), fps=fps).write_gif(str(path), logger=None)
     else:
-        clip.write_videofile(str(path), logger=None)
+        ImageSequenceClip([_even(frame) for frame in frames], fps=fps).write_videofile(str(path), logger=None)
+        # What ffmpeg fails at after it took the last frame is told to nobody.
+        if not path.is_file() or path.stat().st_size == 0:
+            raise OSError(f"ffmpeg did not write {path}")
 
 
 def tile(pictures: Sequence[np.ndarray]) -> np.ndarray:
@@ -40,3 +45,9 @@ def tile(pictures: Sequence[np.ndarray]) -> np.ndarray:
     blanks = [np.zeros_like(pictures[0])] * (rows * columns - len(pictures))
     grid = np.stack([*pictures, *blanks]).reshape(rows, columns, *pictures[0].shape)
     return np.ascontiguousarray(grid.swapaxes(1, 2).reshape(rows * grid.shape[2], columns * grid.shape[3], 3))
+
+
+def _even(frame: np.ndarray) -> np.ndarray:
+    """With an even height and width, its last row or column doubled: few players show what is compressed otherwise."""
+    height, width, _ = frame.shape
+    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

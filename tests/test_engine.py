@@ -79,6 +79,15 @@ def test_b07_two_environments_share_a_process_and_a_conflicting_third_harms_neit
     torch.testing.assert_close(torch.stack(seen), torch.stack(expected), rtol=0, atol=0)
 
 
+def test_the_environment_s_argument_wins_over_the_task_s_engine(make_env):
+    with pytest.raises(EngineConflictError, match=r"performance_mode=True \(it runs with False\)"):
+        make_env(num_envs=2, performance_mode=True)
+    with pytest.raises(ValueError, match="performance_mode='yes': use True, False"):
+        make_env(num_envs=2, performance_mode="yes")
+    hurried = type("Hurried", (CartPoleTask,), {"engine": EngineOptions(performance_mode=True)})
+    make_env(hurried(), num_envs=2, performance_mode=False).reset(seed=0)
+
+
 def test_arrays_that_cannot_be_read_in_place_are_refused(gs, monkeypatch):
     monkeypatch.setattr(gs, "use_zerocopy", False)
     with pytest.raises(EngineConflictError, match="must be readable in place: unset GS_ENABLE_ZEROCOPY"):
@@ -125,3 +134,28 @@ def test_the_contract_holds_with_other_settings_of_the_engine(settings, num_task
     command = [sys.executable, "-c", SETTINGS_SCRIPT, repr(settings), str(num_tasks)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.endswith("all checked\n"), done.stderr
+
+
+WORKERS_SCRIPT = """
+import torch
+from genesis_vec import GenesisVectorEnv, MultiDeviceVectorEnv
+from genesis_vec.tasks.cart_pole import CartPoleTask
+
+def rollout(env):
+    results = [env.reset(seed=1)[0]]
+    results += [env.step(torch.full((4, 1), 0.3))[0] for _ in range(6)]
+    env.close()
+    return torch.stack(results)
+
+settings = {"max_episode_steps": 4, "performance_mode": True}
+one = rollout(GenesisVectorEnv(CartPoleTask(), 4, device="cpu", **settings))
+many = rollout(MultiDeviceVectorEnv(CartPoleTask, 4, devices="cpu:2", **settings))
+assert torch.equal(one, many)
+print("the same")
+"""
+
+
+@pytest.mark.slow
+def test_workers_in_performance_mode_give_the_bits_of_one_scene():
+    done = subprocess.run([sys.executable, "-c", WORKERS_SCRIPT], capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("the same\n"), done.stderr

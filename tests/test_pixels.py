@@ -51,6 +51,26 @@ def test_observations_are_each_environments_pixels_as_they_are_now(make_seeing, 
         assert ((nearest > 3.0) & (nearest < 4.5)).all(), nearest
 
 
+class BlueSky(CartPoleTask):
+    def scene_options(self):
+        import genesis as gs
+
+        look = gs.options.VisOptions(background_color=(0.0, 0.0, 1.0), plane_reflection=False)
+        return {**super().scene_options(), "vis_options": look}
+
+
+def test_a_task_s_own_look_is_kept_and_environments_are_drawn_apart_all_the_same(make_env):
+    try:
+        env = make_env(BlueSky(), 2, observation="rgb", image_size=(48, 64))
+    except RenderingUnavailableError as error:
+        pytest.skip(f"this machine cannot draw: {error}")
+    env.reset(seed=0)
+    env.task.robot.set_qpos(torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
+    obs = env.step(torch.zeros(2, 1))[0]
+    assert (obs[0] != obs[1]).any()
+    assert (obs[:, 0, 0] == torch.tensor([0, 0, 255], dtype=torch.uint8)).all()
+
+
 def test_where_an_episode_starts_in_the_same_step_both_ends_are_seen(make_seeing):
     env = make_seeing(2, max_episode_steps=3)
     first, _ = env.reset(seed=0)

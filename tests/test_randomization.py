@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from genesis_vec import GenesisVectorEnv, MultiDeviceVectorEnv, Randomization
+from genesis_vec import GenesisVectorEnv, MultiDeviceVectorEnv, Randomization, Task
 from genesis_vec.errors import TaskError
 from genesis_vec.tasks.cart_pole import CartPoleTask
 from genesis_vec.tasks.rigid import RigidTask
@@ -286,7 +287,11 @@ def test_a_push_adds_a_horizontal_velocity_when_it_is_due(make_randomized):
         ({"push_velocity": (-1.0, 1.0)}, "must not be negative"),
         ({"push_interval": 0}, "push_interval=0"),
         ({"action_delay": (0, 1.5)}, r"action_delay=\(0, 1.5\): give whole numbers of steps"),
+        ({"action_delay": (0, 10**9)}, r"action_delay=\(0, 1000000000\): at most 100 steps"),
+        ({"friction_ratio": (True, 2.0)}, r"friction_ratio=\(True, 2.0\): give \(low, high\)"),
+        ({"push_interval": True}, "push_interval=True"),
         ({"observation_noise": -0.1}, "observation_noise=-0.1"),
+        ({"observation_noise": True}, "observation_noise=True"),
     ],
 )
 def test_values_out_of_range_are_refused(settings: dict[str, Any], message: str):
@@ -304,8 +309,26 @@ def test_what_cannot_be_randomised_is_refused_by_name():
         GenesisVectorEnv(CartPoleTask(), 2, device="cpu", randomization=3)  # type: ignore[arg-type]
     with pytest.raises(TaskError, match="has no robot 'arm' to randomise"):
         GenesisVectorEnv(CartPoleTask(), 2, device="cpu", randomization={"entity": "arm", "gravity": (0.0, 1.0)})
+    with pytest.raises(ValueError, match=r"entity='arm'.* randomises nothing"):
+        GenesisVectorEnv(CartPoleTask(), 2, device="cpu", randomization={"entity": "arm"})
+    with pytest.raises(TaskError, match="center_of_mass: the base of 'robot' of CartPoleTask is fixed"):
+        GenesisVectorEnv(CartPoleTask(), 2, device="cpu", randomization={"center_of_mass": (-0.1, 0.1)})
+    with pytest.raises(TaskError, match="gravity: it is compensated in all that moves"):
+        GenesisVectorEnv(Weightless(), 2, device="cpu", randomization={"gravity": (-0.1, 0.1)})
     with pytest.raises(TaskError, match="has no floating base"):
         GenesisVectorEnv(CartPoleTask(), 2, device="cpu", randomization={"push_velocity": (0.0, 1.0)})
+
+
+class Weightless(Task):
+    """A ball that feels no gravity."""
+
+    observation_space = spaces.Box(-1e3, 1e3, (1,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def build(self, scene: Any) -> None:
+        import genesis as gs
+
+        self.robot = scene.add_entity(gs.morphs.Sphere(radius=0.1), material=gs.materials.Rigid(gravity_compensation=1))
 
 
 # ----------------------------------------------------------------------------------------------------- curriculum

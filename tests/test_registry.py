@@ -100,8 +100,8 @@ def test_unknown_arguments_are_refused_with_the_known_ones():
     assert str(raised.value) == (
         "unknown arguments ['colour', 'max_forse']; CartPoleTask takes ['max_force'] and the environment "
         "['autoreset_mode', 'device', 'first_env_index', 'image_size', 'max_episode_steps', 'observation', 'on_fault', "
-        "'randomization', 'render_envs', 'render_mode'], with devices= also envs_per_scene, egl_device_ids, timeout, "
-        "start_timeout, on_worker_failure and max_restarts"
+        "'performance_mode', 'randomization', 'render_envs', 'render_mode'], with devices= also envs_per_scene, "
+        "egl_device_ids, timeout, start_timeout, on_worker_failure and max_restarts"
     )
 
 

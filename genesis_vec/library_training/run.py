@@ -34,7 +34,8 @@ from genesis_vec.training.stop import StopRequest
 
 # What only the package's own learner does.
 _OWN = (
-    "resume", "checkpoint_every", "keep_checkpoints", "checkpoint_envs", "compile", "cuda_graphs", "video_every",
+    "resume", "checkpoint_every", "keep_checkpoints", "checkpoint_envs", "compile", "cuda_graphs", "mixed_precision",
+    "video_every",
 )  # fmt: skip
 
 
@@ -108,6 +109,8 @@ def _train(config: TrainConfig, trainer_class: type[Trainer], world: World, cons
     if stop.signal is not None:
         console.print(f"stopped by {Signals(stop.signal).name} after iteration {recorder.iteration}")
         raise KeyboardInterrupt if stop.signal == SIGINT else SystemExit(128 + stop.signal)
+    if not config.evaluate:
+        return RunResult(run_dir, checkpoint, None, None)
     after = None
     env = make_env(config.env_id, count, env_kwargs)
     try:

@@ -1,4 +1,4 @@
-"""stable-baselines3's PPO, with rollouts on the device and on several ranks: TorchPPO."""
+"""stable-baselines3's PPO, with rollouts on the device, on several ranks, of vectors or pixels: TorchPPO."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import math
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from genesis_vec.adapters.sb3 import SB3VecEnv, TorchPPO
 from genesis_vec.library_training.trainer import Normalized
 from genesis_vec.training.config import TrainConfig
 from genesis_vec.training.distributed import World
+from genesis_vec.wrappers import ChannelsFirst
+
+_SCALED = {"normalize_images": False, "features_extractor_kwargs": {"normalized_image": True}}
 
 
 class Trainer:
@@ -23,10 +28,17 @@ class Trainer:
 
     def __init__(self, env: VectorEnv, config: TrainConfig, run_dir: Path, world: World) -> None:
         ppo = config.ppo
-        self._normalized = Normalized(env, ppo)
+        space = env.single_observation_space
+        sees = isinstance(space, spaces.Box) and len(space.shape) == 3
+        # It scales pixels of 0 to 255 by itself, to which float32 is what it calls scaled already.
+        scales = sees and space.dtype == np.uint8
+        if sees:
+            env = ChannelsFirst(env)
+        self._sees = sees
+        self._normalized = Normalized(env, ppo, observations=not scales)
         self._timesteps = config.iterations * ppo.rollout_steps * config.num_envs
         self._model = TorchPPO(
-            "MlpPolicy",
+            "CnnPolicy" if sees else "MlpPolicy",
             SB3VecEnv(self._normalized.env),
             world=world,
             n_steps=ppo.rollout_steps,
@@ -45,6 +57,7 @@ class Trainer:
                 "net_arch": list(ppo.hidden_sizes),
                 "activation_fn": torch.nn.ELU,
                 "log_std_init": math.log(ppo.initial_std),
+                **({} if scales or not sees else _SCALED),
             },
             seed=config.seed,
         )
@@ -62,4 +75,6 @@ class Trainer:
     @torch.no_grad()
     def act(self, observations: torch.Tensor) -> torch.Tensor:
         """Actions without noise."""
+        if self._sees:
+            observations = ChannelsFirst.rearranged(observations)
         return self._model.policy._predict(self._normalized.observations(observations), deterministic=True)

@@ -73,6 +73,7 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
         workers: The workers, with their processes.
         autoreset_mode: Gymnasium's ``AutoresetMode``, also in ``metadata``.
         max_episode_steps: The time limit in force, None for none.
+        render_envs: The environments that are drawn, where there is a render mode.
 
     Raises:
         ValueError, TypeError, TaskError: For what the in-process environment refuses too.
@@ -108,6 +109,7 @@ class MultiDeviceVectorEnv(VectorEnv[Any, Any, Any]):
         self.device = resolve_batch_device(device, process_devices)
         scenes = make_scenes(task, num_envs, first_env_index, kwargs)
         self.render_mode = scenes.render_mode
+        self.render_envs = scenes.render_envs
         self.num_envs = scenes.num_envs
         self._timeout = timeout
         self._start_timeout = start_timeout

@@ -63,8 +63,8 @@ class TaskScenes:
     def __init__(self, task: Task, num_envs: int, first_env_index: int = 0, **settings: Any) -> None:
         self.settings = EnvSettings.parse(task, num_envs, first_env_index=first_env_index, **settings)
         self.num_envs = self.settings.num_envs
-        self.render_mode = self.settings.render_mode
-        self.engine = task.engine
+        self.render_mode, self.render_envs = self.settings.render_mode, self.settings.render_envs
+        self.engine = self.settings.engine
         try:
             self._task = cloudpickle.dumps(task)
         except Exception as error:
@@ -73,9 +73,10 @@ class TaskScenes:
                 "function without arguments that returns it, and let it open files and the like in build()."
             ) from error
 
-    def key(self) -> str:
-        """A name of what the engine compiles kernels for."""
-        return hashlib.sha256(self._task + repr(self.engine).encode()).hexdigest()[:16]
+    def key(self, num_envs: int) -> str:
+        """A name of what the engine compiles kernels for, in a scene of so many environments."""
+        size = num_envs if self.engine.performance_mode else "any"
+        return hashlib.sha256(self._task + f"{self.engine} {size}".encode()).hexdigest()[:16]
 
     def __call__(self, num_envs: int, device: str, first_row: int) -> GenesisVectorEnv:
         """Makes the scene that begins at a row."""
@@ -95,6 +96,7 @@ class TaskScenes:
             randomization=settings.randomization,
             observation=settings.observation,
             image_size=settings.image_size,
+            performance_mode=settings.engine.performance_mode,
         )
 
 
@@ -107,7 +109,7 @@ class CallableScenes:
         if isinstance(num_envs, bool) or not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
             raise ValueError(f"num_envs must be an integer of at least 1, got {num_envs!r}")
         self.num_envs = int(num_envs)
-        self.render_mode = None
+        self.render_mode, self.render_envs = None, list[int]()
         self.first_env_index = first_env_index
         try:
             self._make = cloudpickle.dumps(make)

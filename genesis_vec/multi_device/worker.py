@@ -144,7 +144,7 @@ class _Worker:
             from genesis_vec.engine import kernel_cache_folder, start_engine
 
             start_engine(resolve_device(plan.device.local_name), make_scene.engine)
-            marker = kernel_cache_folder() / f"genesis_vec-{make_scene.key()}"
+            marker = kernel_cache_folder() / f"genesis_vec-{make_scene.key(plan.scenes[0][1])}"
         are_compiled = marker is None or marker.is_file()
         send_message(connection, "kernels", are_compiled)
         self._scenes = []

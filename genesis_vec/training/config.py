@@ -114,6 +114,8 @@ class TrainConfig:
     """How many of the newest checkpoints stay, beside the best."""
     checkpoint_envs: bool = True
     """Whether the newest checkpoints hold the environments too, so that a resumed run goes on as if never stopped."""
+    evaluate: bool = True
+    """Evaluate the untrained and the trained policy, an episode of every environment each."""
     stop_at_return: float | None = None
     """End the run once an iteration's mean return is at least this."""
     collective_timeout: float = 600.0
@@ -122,6 +124,9 @@ class TrainConfig:
     """Compile the network and the loss with torch.compile; needs a C++ compiler on the CPU, and a minute."""
     cuda_graphs: bool = False
     """With compile: record CUDA graphs of both (torch.compile's mode "reduce-overhead")."""
+    mixed_precision: bool = False
+    """Compute the hidden layers of an update in bfloat16, as some CPUs and GPUs do at twice the speed; actions, and the
+    policy that is saved, have float32."""
     torch_threads: int | None = None
     """Threads of torch on the CPU in an update, in which workers are idle; steps have one. By default all cores that a
     rank has for layers of 256 or more, else one: small networks gain little, and lose much where a core is not free."""
@@ -130,7 +135,7 @@ class TrainConfig:
     video_envs: str = "0"
     """Which environments, by their indices: 0,3."""
     video_length: int = 200
-    """Steps of a video."""
+    """Steps of a video; it ends where the next begins."""
     video_tiled: bool = True
     """All environments in one video, or each in its own."""
     env: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
@@ -152,12 +157,19 @@ class TrainConfig:
         every = self.video_every
         _require(every is None or every >= 1, "video_every", every, "at least 1")
         _require(self.video_length >= 1, "video_length", self.video_length, "at least 1")
+        _require(every is not None or self.video_envs == "0", "video_envs", self.video_envs, "used with video_every")
         self.filmed_envs()
         _require(self.checkpoint_every >= 1, "checkpoint_every", self.checkpoint_every, "at least 1")
         _require(
             not self.resume or self.run_dir is not None, "resume", self.resume, "used with run_dir, the run to go on"
         )
-        self.env_kwargs()
+        seen = self.env_kwargs().get("observation")
+        _require(
+            seen not in ("rgb", "depth") or self.library == "sb3",
+            "observation",
+            seen,
+            f"'state' for library={self.library!r}; pixels go with 'sb3'",
+        )
 
     def filmed_envs(self) -> list[int]:
         """Indices of the environments that are filmed.

@@ -28,6 +28,10 @@ class ActorCritic(nn.Module):
         seed: Seed of the initial weights; the global generator is neither read nor changed.
         actor_size: The actor sees the last so many numbers of an observation, all of them for None. The others are
             for the critic, which learns in simulation only, and so may see what no robot measures.
+
+    Attributes:
+        mixed_precision: Whether :meth:`forward` and :meth:`value` compute hidden layers in bfloat16. Parameters and
+            results are float32 all the same, and so are the actions of :meth:`act`.
     """
 
     observation_mean: torch.Tensor
@@ -43,6 +47,7 @@ class ActorCritic(nn.Module):
         actor_size: int | None = None,
     ) -> None:
         super().__init__()
+        self.mixed_precision = False
         self.actor_size = observation_size if actor_size is None else actor_size
         self._is_asymmetric = self.actor_size < observation_size
         generator = torch.Generator().manual_seed(seed)
@@ -73,19 +78,30 @@ class ActorCritic(nn.Module):
 
     def act(self, observations: torch.Tensor) -> torch.Tensor:
         """The actions without noise, (…, action_size), for whole observations or for what the actor sees of them."""
-        return self._mean(self.normalize(observations))
+        return self.actor(self._seen_by_actor(self.normalize(observations)))
 
     def value(self, observations: torch.Tensor) -> torch.Tensor:
         """Values (…,)."""
-        return self.critic(self.normalize(observations)).squeeze(-1)
+        return self._evaluate(self.critic, self.normalize(observations)).squeeze(-1)
 
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Means (…, action_size), standard deviations (action_size,) and values (…,)."""
         normalized = self.normalize(observations)
-        return self._mean(normalized), self.std, self.critic(normalized).squeeze(-1)
+        mean = self._evaluate(self.actor, self._seen_by_actor(normalized))
+        return mean, self.std, self._evaluate(self.critic, normalized).squeeze(-1)
 
-    def _mean(self, normalized: torch.Tensor) -> torch.Tensor:
-        return self.actor(normalized[..., -self.actor_size :] if self._is_asymmetric else normalized)
+    def _seen_by_actor(self, normalized: torch.Tensor) -> torch.Tensor:
+        return normalized[..., -self.actor_size :] if self._is_asymmetric else normalized
+
+    def _evaluate(self, network: nn.Sequential, inputs: torch.Tensor) -> torch.Tensor:
+        if not self.mixed_precision:
+            return network(inputs)
+        *hidden, last = network
+        with torch.autocast(inputs.device.type, torch.bfloat16):
+            for layer in hidden:
+                inputs = layer(inputs)
+        # In float32: what is lost here would be lost of the ratios and values that the loss compares.
+        return last(inputs.float())
 
 
 def log_probability(actions: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,8 @@ from genesis_vec.training.config import TrainConfig
 from genesis_vec.training.evaluate import Evaluation, evaluate
 from genesis_vec.training.run import load_policy, make_env
 from genesis_vec.video import check_video_file, write_video
-from genesis_vec.wrappers import RecordTrajectories
+from genesis_vec.wrappers import FlattenObservation, RecordTrajectories
+from genesis_vec.wrappers.record_trajectories import check_dataset_folder
 
 
 def play(
@@ -52,6 +53,8 @@ def play(
             raise ValueError(f"{name}={value} must be at least 1")
     if video is not None:
         check_video_file(video)
+    if dataset is not None:
+        check_dataset_folder(dataset)
     console = console or Console(highlight=False, soft_wrap=True)
     state = load_checkpoint(checkpoint)
     config = state["config"]
@@ -61,8 +64,13 @@ def play(
     env = make_env(config["env_id"], num_envs or min(episodes, 128), env_kwargs)
     try:
         policy = load_policy(state, env)
+        recorder = None
         if dataset is not None:
-            env = RecordTrajectories(env, dataset)
+            # What the task observes, and not as the policy takes it.
+            is_flat = isinstance(env, FlattenObservation)
+            env = recorder = RecordTrajectories(env.env if is_flat else env, dataset)
+            if is_flat:
+                env = FlattenObservation(env)
         frames: list[np.ndarray] = []
         limit = env.unwrapped.max_episode_steps  # type: ignore[attr-defined]
 
@@ -75,8 +83,8 @@ def play(
         if video is not None:
             write_video(video, frames, env.metadata["render_fps"])
             console.print(f"video       {video}")
-        if isinstance(env, RecordTrajectories):
-            console.print(f"dataset     {dataset} ({env.num_episodes} episodes)")
+        if recorder is not None:
+            console.print(f"dataset     {dataset} ({recorder.num_episodes} episodes)")
     finally:
         env.close()
     return result

@@ -44,6 +44,7 @@ class PPO:
         first_env_index: Global index of the environment's first row; the rows of all ranks together count through.
         compile_mode: The mode in which ``torch.compile`` compiles network and loss, None for neither.
         update_threads: Threads of torch on the CPU during an update, None for as many as the process has.
+        mixed_precision: Whether the update computes hidden layers in bfloat16; actions are computed in float32.
 
     Attributes:
         policy: The network.
@@ -64,6 +65,7 @@ class PPO:
         first_env_index: int = 0,
         compile_mode: str | None = None,
         update_threads: int | None = None,
+        mixed_precision: bool = False,
     ) -> None:
         mode = env.metadata.get("autoreset_mode")
         if mode is not AutoresetMode.SAME_STEP:
@@ -82,6 +84,7 @@ class PPO:
         self.policy = ActorCritic(
             observation_size, action_size, config.hidden_sizes, config.initial_std, seed, actor_size(env)
         ).to(self.device)
+        self.policy.mixed_precision = mixed_precision
         self.optimizer = torch.optim.Adam(
             self.policy.parameters(), lr=torch.tensor(config.learning_rate, device=self.device), fused=True
         )

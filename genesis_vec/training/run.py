@@ -50,7 +50,8 @@ class RunResult:
     Attributes:
         run_dir: The run's folder.
         checkpoint: The newest checkpoint.
-        before: The untrained policy's evaluation, None for a resumed run or where episodes have no time limit.
+        before: The untrained policy's evaluation, None without evaluation, for a resumed run, or where episodes have no
+            time limit.
         after: The trained policy's.
     """
 
@@ -196,8 +197,7 @@ class _Run:
             # A rank that fails to build must not leave the others waiting for it in the first update.
             world.agree(error, "making its environments")
             assert env is not None
-            with self._stop.listen():
-                return self._train(env, first_row)
+            return self._train(env, first_row)
         finally:
             if env is not None:
                 env.close()
@@ -218,7 +218,9 @@ class _Run:
     def _train(self, env: VectorEnv, first_row: int) -> RunResult:
         config, world, console = self._config, self._world, self._console
         compile_mode = ("reduce-overhead" if config.cuda_graphs else "default") if config.compile else None
-        learner = PPO(env, config.ppo, config.seed, world, first_row, compile_mode, config.torch_threads)
+        learner = PPO(
+            env, config.ppo, config.seed, world, first_row, compile_mode, config.torch_threads, config.mixed_precision
+        )
         device = device_in_words(env, learner.device)
         ranks = f", shared by {world.size} ranks" if world.size > 1 else ""
         console.print(f"{config.env_id}: {config.num_envs} environments on {device}{ranks}")
@@ -235,7 +237,9 @@ class _Run:
             log = RunLog(self._run_dir, config.to_dict(), device, config.iterations, learner.iteration, console)
         stopped_by = 0
         try:
-            stopped_by = self._iterate(learner, log)
+            # In an evaluation, where nothing can be lost, signals end the run at once.
+            with self._stop.listen():
+                stopped_by = self._iterate(learner, log)
         except DivergedError:
             raise
         except BaseException:
@@ -336,7 +340,7 @@ class _Run:
         self._console.print(f"going on from iteration {learner.iteration}, {where}")
 
     def _evaluate(self, env: VectorEnv, policy: ActorCritic) -> Evaluation | None:
-        if env.unwrapped.max_episode_steps is None:  # type: ignore[attr-defined]
+        if not self._config.evaluate or env.unwrapped.max_episode_steps is None:  # type: ignore[attr-defined]
             return None
         return evaluate(env, policy.act, env.num_envs, EVALUATION_SEED, world=self._world)
 

@@ -9,6 +9,7 @@ from genesis_vec.wrappers.normalize import NormalizeObservation, NormalizeReward
 from genesis_vec.wrappers.record_trajectories import RecordTrajectories
 from genesis_vec.wrappers.record_video import RecordVideo
 from genesis_vec.wrappers.transform import (
+    ChannelsFirst,
     ClipAction,
     ClipReward,
     FlattenObservation,
@@ -17,6 +18,7 @@ from genesis_vec.wrappers.transform import (
 )
 
 __all__ = [
+    "ChannelsFirst",
     "ClipAction",
     "ClipReward",
     "FlattenObservation",

@@ -29,6 +29,12 @@ class _Step:
     truncations: np.ndarray
 
 
+def check_dataset_folder(folder: Path) -> None:
+    """Raises DatasetError for a folder that holds something already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DatasetError(f"{folder} is there already: give a new folder for the dataset")
+
+
 class RecordTrajectories(TorchVectorWrapper):
     """Writes every finished episode to disk: observations, actions, rewards, flags and where its draws came from.
 
@@ -43,28 +49,29 @@ class RecordTrajectories(TorchVectorWrapper):
     Args:
         env: The environment to wrap.
         folder: A new folder.
-        name: The dataset's id in Minari's form, "name-v0".
+        name: The dataset's id in Minari's form, "name-v0"; after the environment's id by default.
 
     Raises:
         LibraryNotFoundError: If the extra "dataset" is missing.
         DatasetError: If the folder holds something already.
     """
 
-    def __init__(self, env: VectorEnv, folder: Path | str, name: str = "genesis-vec/trajectories-v0") -> None:
+    def __init__(self, env: VectorEnv, folder: Path | str, name: str | None = None) -> None:
         super().__init__(env)
         with library("minari", "dataset", "h5py"):
             import h5py  # noqa: F401 - minari imports it later, and would not name the extra
             import minari
             from minari.dataset.minari_storage import MinariStorage
         folder = Path(folder)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise DatasetError(f"{folder} is there already: give a new folder for the dataset")
+        check_dataset_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         space = env.single_observation_space
         self._storage = MinariStorage.new(
             folder / "data", observation_space=space, action_space=env.single_action_space, data_format="hdf5"
         )
         spec = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        if name is None:
+            name = f"genesis-vec/{'trajectories-v0' if env.spec is None else env.spec.id}"
         self._storage.update_metadata(
             {"dataset_id": name, "minari_version": minari.__version__, "algorithm_name": f"genesis_vec, {spec}"}
         )

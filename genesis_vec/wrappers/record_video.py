@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import warnings
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,20 @@ class RecordVideo(TorchVectorWrapper):
     ``render_envs`` are never drawn. Files are written by a thread, while the simulation goes on. In SAME_STEP an
     episode's last state is not seen, since the next one has begun in the same step.
 
+    A video that cannot be written is a warning, for what is being filmed matters more.
+
     Gymnasium's recorder films all environments, from the start of an episode of the first.
 
     Args:
         env: The environment to wrap, made with ``render_mode="rgb_array"``.
-        folder: Where the .mp4 files go.
-        envs: Which environments.
+        folder: Where the .mp4 files go; it is made.
+        envs: Which environments, of those that the wrapped one draws.
         length: Steps to film.
         tiled: All in one video side by side, or each in its own.
 
     Raises:
-        ValueError: Without a render mode, for environments that there are not, or a length below 1.
+        ValueError: Without a render mode, for environments that are not drawn, or a length below 1.
+        OSError: If the folder cannot be made.
     """
 
     def __init__(
@@ -40,15 +45,16 @@ class RecordVideo(TorchVectorWrapper):
         super().__init__(env)
         if env.render_mode != "rgb_array":
             raise ValueError(f"RecordVideo needs render_mode='rgb_array', and the environment has {env.render_mode!r}")
-        if not envs or len(set(envs)) < len(envs) or not all(0 <= index < env.num_envs for index in envs):
-            raise ValueError(f"envs={list(envs)!r}: give different indices from 0 to {env.num_envs - 1}")
+        drawn: Sequence[int] = getattr(env.unwrapped, "render_envs", range(env.num_envs))
+        if not envs or len(set(envs)) < len(envs) or not set(envs) <= set(drawn):
+            raise ValueError(f"envs={list(envs)!r}: give different indices of those that are drawn, {list(drawn)}")
         if length < 1:
             raise ValueError(f"length={length!r} must be at least 1")
         self._folder, self._envs, self._length, self._tiled = Path(folder), list(envs), length, tiled
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._name: str | None = None
         self._frames: list[list[np.ndarray]] = []
         self._writer: ThreadPoolExecutor | None = None
-        self._writing: list[Future[None]] = []
 
     @property
     def is_recording(self) -> bool:
@@ -75,14 +81,7 @@ class RecordVideo(TorchVectorWrapper):
         return result
 
     def stop(self) -> None:
-        """Ends the video under way, if there is one; its file is complete after :meth:`wait`.
-
-        Raises:
-            OSError: If an earlier video could not be written.
-        """
-        for future in [future for future in self._writing if future.done()]:
-            self._writing.remove(future)
-            future.result()
+        """Ends the video under way, if there is one; its file is complete after :meth:`wait`."""
         name, frames = self._name, self._frames
         self._name, self._frames = None, []
         if name is None or not frames:
@@ -91,19 +90,19 @@ class RecordVideo(TorchVectorWrapper):
             videos = {name: [tile(pictures) for pictures in frames]}
         else:
             videos = {f"{name}-env-{index}": [row[k] for row in frames] for k, index in enumerate(self._envs)}
-        self._writer = self._writer or ThreadPoolExecutor(max_workers=1, thread_name_prefix="video")
+        if self._writer is None:
+            # ffmpeg inherits what its thread ignores: Ctrl-C in a terminal would end it in the midst of a file.
+            block = (signal.SIG_BLOCK, {signal.SIGINT})
+            self._writer = ThreadPoolExecutor(1, "video", initializer=signal.pthread_sigmask, initargs=block)
         fps = self.metadata["render_fps"]
         for stem, pictures in videos.items():
-            self._writing.append(self._writer.submit(write_video, self._folder / f"{stem}.mp4", pictures, fps))
+            self._writer.submit(_write, self._folder / f"{stem}.mp4", pictures, fps)
 
     def wait(self) -> None:
-        """Waits until the files are written.
-
-        Raises:
-            OSError: If one could not be.
-        """
-        while self._writing:
-            self._writing.pop(0).result()
+        """Waits until the files are written."""
+        if self._writer is not None:
+            self._writer.shutdown()
+            self._writer = None
 
     def close(self, **kwargs: Any) -> None:
         """Writes what is filmed so far, and closes the wrapped environment."""
@@ -111,6 +110,11 @@ class RecordVideo(TorchVectorWrapper):
             self.stop()
             self.wait()
         finally:
-            if self._writer is not None:
-                self._writer.shutdown()
             super().close(**kwargs)
+
+
+def _write(path: Path, frames: list[np.ndarray], fps: float) -> None:
+    try:
+        write_video(path, frames, fps)
+    except Exception as error:
+        warnings.warn(f"{path} could not be written: {error}", RuntimeWarning, stacklevel=2)

@@ -73,6 +73,31 @@ class FlattenObservation(TorchObservationWrapper):
         return torch.cat([leaf.reshape(self.num_envs, -1).to(torch.float32) for leaf in leaves], dim=1)
 
 
+class ChannelsFirst(TorchObservationWrapper):
+    """Turns pictures (num_envs, height, width, channels) into (num_envs, channels, height, width), which networks take.
+
+    Raises:
+        TypeError: If observations are no pictures.
+    """
+
+    def __init__(self, env: VectorEnv) -> None:
+        super().__init__(env)
+        space = env.single_observation_space
+        if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+            raise TypeError(f"ChannelsFirst takes observations in a Box (height, width, channels), got {space}")
+        low, high = (np.moveaxis(bound, -1, 0) for bound in (space.low, space.high))
+        self._set_observation_space(spaces.Box(low, high, dtype=space.dtype.type))
+
+    def observations(self, observations: torch.Tensor) -> torch.Tensor:
+        """The pictures."""
+        return self.rearranged(observations)
+
+    @staticmethod
+    def rearranged(pictures: torch.Tensor) -> torch.Tensor:
+        """Pictures (..., channels, height, width), contiguous, of those (..., height, width, channels)."""
+        return pictures.movedim(-1, -3).contiguous()
+
+
 class ClipReward(TorchVectorWrapper, VectorRewardWrapper[Any, Any, torch.Tensor]):
     """Clips rewards to [min_reward, max_reward]; None for no bound on that side.
 

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from stable_baselines3.common.torch_layers import NatureCNN
 
-from genesis_vec.errors import CheckpointError
+from genesis_vec.adapters.sb3 import TorchPPO
+from genesis_vec.errors import CheckpointError, RenderingUnavailableError
 from genesis_vec.library_training.run import train_with_library
 from genesis_vec.training.checkpoint import load_checkpoint
 from genesis_vec.training.config import PPOConfig, TrainConfig
@@ -66,6 +68,22 @@ def test_a_run_leaves_what_the_package_s_own_leave_and_the_library_s_model(
     assert "trained     mean return 6.00" in printed
     assert result.after.episodes == 5
     assert capsys.readouterr().out == "", "the library's own words are in library.log"
+
+
+@pytest.mark.parametrize("kind", ["rgb", "depth"])
+def test_sb3_learns_from_pixels(kind: str, tmp_path: Path):
+    settings = config("sb3", tmp_path / "run", env=("max_episode_steps=6", f"observation={kind}", "image_size=[40,48]"))
+    try:
+        result, _ = run(settings)
+    except RenderingUnavailableError as error:
+        pytest.skip(f"this machine cannot draw: {error}")
+    assert result.after.mean_length == 6.0
+    model = TorchPPO.load(result.checkpoint, device="cpu")
+    channels = {"rgb": 3, "depth": 1}[kind]
+    assert model.observation_space.shape == (channels, 40, 48)
+    assert isinstance(model.policy.features_extractor, NatureCNN)
+    with pytest.raises(ValueError, match="observation='rgb' must be 'state' for library='rl_games'"):
+        config("rl_games", tmp_path / "other", env=("observation=rgb",))
 
 
 @EACH

@@ -53,6 +53,16 @@ def test_a_task_can_be_given_in_many_ways(task):
     assert (scenes.num_envs, scenes.settings.max_episode_steps) == (5, 7)
 
 
+def test_kernels_are_for_any_size_of_scene_unless_they_are_compiled_for_one():
+    keys = {
+        (mode, size): make_scenes(CartPoleTask, 8, 0, {"performance_mode": mode}).key(size)  # type: ignore[union-attr]
+        for mode in (None, False, True)
+        for size in (3, 4)
+    }
+    assert keys[None, 3] == keys[None, 4] == keys[False, 3] == keys[False, 4]
+    assert len({keys[None, 3], keys[True, 3], keys[True, 4]}) == 3
+
+
 def test_an_ids_own_time_limit_is_kept():
     scenes = make_scenes("GenesisRigid-v0", 5, 0, {})
     assert isinstance(scenes, TaskScenes)

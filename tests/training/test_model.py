@@ -32,6 +32,26 @@ def test_the_seed_decides_the_weights_and_the_global_generator_is_left_alone():
     assert not torch.equal(first.actor[0].weight, other.actor[0].weight)
 
 
+def test_mixed_precision_is_in_the_hidden_layers_of_an_update_and_not_in_the_actions():
+    exact, mixed = make(), make()
+    mixed.mixed_precision = True
+    observations = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(exact.act(observations), mixed.act(observations))
+    types: list[torch.dtype] = []
+    for module in [*mixed.actor, *mixed.critic]:
+        module.register_forward_hook(lambda module, inputs, output: types.append(output.dtype))
+    mean, std, value = mixed(observations)
+    low, high = torch.bfloat16, torch.float32
+    assert types == [low, low, low, low, high] * 2
+    assert {mean.dtype, std.dtype, value.dtype, mixed.value(observations).dtype} == {high}
+    # bfloat16 has 8 bits of mantissa.
+    for rough, fine in zip((mean, value), (exact.act(observations), exact.value(observations)), strict=True):
+        assert not torch.equal(rough, fine)
+        torch.testing.assert_close(rough, fine, rtol=0.0, atol=0.02 * float(fine.detach().abs().max()))
+    (mean.sum() + value.sum()).backward()
+    assert {parameter.grad.dtype for parameter in mixed.parameters() if parameter.grad is not None} == {high}
+
+
 def test_the_state_dict_carries_the_observation_statistics():
     trained, loaded = make(1), make(2)
     moments = RunningMoments((3,), torch.device("cpu"))

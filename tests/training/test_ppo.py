@@ -85,6 +85,16 @@ def test_an_update_has_its_own_number_of_threads(monkeypatch: pytest.MonkeyPatch
     assert torch.get_num_threads() == before
 
 
+def test_it_learns_the_same_task_in_mixed_precision():
+    returns = {}
+    for mixed in (False, True):
+        learner = PPO(TargetEnv(), dataclasses.replace(CONFIG, epochs=4), seed=0, mixed_precision=mixed)
+        returns[mixed] = [learner.iterate()["mean_return"] for _ in range(30)][-1]
+        assert {value.dtype for value in parameters(learner)} == {torch.float32}
+    assert returns[True] != returns[False]
+    assert returns[True] == pytest.approx(returns[False], abs=0.1)
+
+
 def test_minibatches_take_every_step_of_every_environment_once_in_equal_shares():
     learner = PPO(CounterEnv(num_envs=5), CONFIG, seed=0)
     parts = learner._minibatch_indices()

@@ -251,6 +251,31 @@ def test_a_terminated_run_finishes_its_iteration_saves_and_tells_the_signal(tmp_
     assert (run_dir / "curves.png").is_file()
 
 
+def test_without_evaluation_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run_module, "evaluate", lambda *args, **kwargs: pytest.fail("evaluated"))
+    result = train(config(tmp_path / "run", 1, evaluate=False), silent())
+    assert (result.before, result.after) == (None, None)
+    assert load_checkpoint(tmp_path / "run")["iteration"] == 1
+
+
+def test_an_interrupt_in_the_final_evaluation_ends_it_at_once_and_the_run_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    evaluations = 0
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        nonlocal evaluations
+        evaluations += 1
+        if evaluations == 2:
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("the interrupt was swallowed")
+
+    monkeypatch.setattr(run_module, "evaluate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(config(tmp_path / "run", 2), silent())
+    assert load_checkpoint(tmp_path / "run")["iteration"] == 2
+
+
 def test_a_policy_without_its_statistics_is_refused(tmp_path: Path, finished_run: tuple[Path, str]):
     state = load_checkpoint(finished_run[0])
     del state["policy"]["observation_mean"]
@@ -300,7 +325,15 @@ def test_two_runs_from_one_seed_end_with_the_same_parameters(tmp_path: Path, fin
         (["train", "GenesisCartPole-v0", "--device", "cpu", "--env", "speed=2"], "unknown arguments ['speed']"),
         (["train", "GenesisCartPole-v0", "--devices", "tpu:2"], "is not understood"),
         (["train"], "required"),
-        (["train", "GenesisCartPole-v0", "--video-envs", "a"], "video_envs='a' must be different indices"),
+        (
+            ["train", "GenesisCartPole-v0", "--video-every", "1", "--video-envs", "a"],
+            "video_envs='a' must be different",
+        ),
+        (["train", "GenesisCartPole-v0", "--video-envs", "2"], "video_envs='2' must be used with video_every"),
+        (
+            ["train", "GenesisCartPole-v0", "--env", "observation=rgb"],
+            "'state' for library='genesis_vec'; pixels",
+        ),
         (["train", "GenesisCartPole-v0", "--video-every", "0"], "video_every=0 must be at least 1"),
         (["play", "nowhere"], "there is no checkpoint nowhere"),
         (["play", "nowhere", "--video", "a.txt"], "must end in .mp4 or .gif"),

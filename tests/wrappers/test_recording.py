@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +19,7 @@ import genesis_vec
 from genesis_vec import GenesisVectorEnv
 from genesis_vec.errors import DatasetError, RenderingUnavailableError
 from genesis_vec.tasks.cart_pole import CartPoleTask
-from genesis_vec.video import tile
+from genesis_vec.video import tile, write_video
 from genesis_vec.wrappers import RecordTrajectories, RecordVideo
 from tests.fakes import CounterEnv
 from tests.wrappers.support import ALL_MODES
@@ -79,23 +84,78 @@ def test_a_video_that_another_or_the_end_cuts_short_is_written(drawing_env, tmp_
     assert {path.name: len(frames_of(path)) for path in tmp_path.iterdir()} == {"first.mp4": 3, "second.mp4": 3}
 
 
-def test_a_video_that_cannot_be_written_is_told_and_the_environment_closes(drawing_env, tmp_path):
-    (tmp_path / "file").write_text("")
-    env = RecordVideo(drawing_env, tmp_path / "file" / "folder", envs=[1], length=2)
-    env.reset(seed=0)
-    env.start("walk")
-    for _ in range(3):
-        env.step(torch.zeros(4, 1))
+def test_a_video_that_cannot_be_written_is_a_warning_and_all_goes_on(drawing_env, tmp_path):
     with pytest.raises(OSError):
+        (tmp_path / "file").write_text("")
+        RecordVideo(drawing_env, tmp_path / "file" / "folder", envs=[1])
+    env = RecordVideo(drawing_env, tmp_path / "videos", envs=[1], length=2)
+    env.reset(seed=0)
+    (tmp_path / "videos" / "lost.mp4").mkdir()
+    with pytest.warns(RuntimeWarning, match=r"lost\.mp4 could not be written"):
+        for name in ("lost", "kept"):
+            env.start(name)
+            for _ in range(3):
+                env.step(torch.zeros(4, 1))
         env.close()
     assert drawing_env.closed
+    assert len(frames_of(tmp_path / "videos" / "kept.mp4")) == 2
+
+
+def test_pictures_of_odd_sizes_make_a_video_that_players_read(tmp_path):
+    import imageio_ffmpeg
+
+    write_video(tmp_path / "odd.mp4", [np.full((33, 47, 3), 200, np.uint8)] * 4, 10.0)
+    about = next(imageio_ffmpeg.read_frames(tmp_path / "odd.mp4"))
+    assert about["pix_fmt"].startswith("yuv420p")
+    assert about["size"] == (48, 34)
+
+
+INTERRUPTED = """
+import itertools, sys, time
+import numpy as np, torch
+from genesis_vec.wrappers import RecordVideo
+from tests.fakes import CounterEnv
+
+pictures = itertools.cycle(np.random.default_rng(0).integers(0, 255, (20, 480, 640, 3), dtype=np.uint8))
+fake = CounterEnv(num_envs=1)
+fake.render_mode, fake.metadata["render_fps"], fake.render = "rgb_array", 30, lambda: [next(pictures)]
+env = RecordVideo(fake, sys.argv[1], length=300)
+env.reset(seed=0)
+env.start("walk")
+for _ in range(300):
+    env.step(torch.zeros(1, *env.single_action_space.shape))
+print("writing", flush=True)
+try:
+    while True:
+        time.sleep(0.1)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+env.close()
+"""
+
+
+def test_an_interrupt_from_the_terminal_does_not_cut_the_file_that_is_being_written(tmp_path):
+    # In a process group of its own, which gets the signal as a terminal's would.
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(tmp_path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "writing\n"
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "walk.mp4").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert (process.returncode, output) == (0, "interrupted\n")
+    assert len(frames_of(tmp_path / "walk.mp4")) == 300
 
 
 def test_bad_arguments_are_refused(drawing_env, tmp_path, make_env):
     with pytest.raises(ValueError, match="needs render_mode='rgb_array'"):
         RecordVideo(make_env(CartPoleTask(), 2), tmp_path)
     for kwargs, message in (
-        ({"envs": [4]}, r"envs=\[4\]"),
+        ({"envs": [4]}, r"envs=\[4\]: give different indices of those that are drawn, \[1, 3\]"),
+        ({"envs": [0, 1]}, r"envs=\[0, 1\]"),
         ({"envs": [1, 1]}, r"envs=\[1, 1\]"),
         ({"envs": []}, r"envs=\[\]"),
         ({"envs": [1], "length": 0}, "length=0"),

@@ -387,7 +387,8 @@ def _adapter(env: Any) -> SB3VecEnv:
     if isinstance(env, VecEnvWrapper):
         raise TypeError(
             f"TorchPPO's rollouts do not pass through {type(env).__name__}: give it the SB3VecEnv itself, and put "
-            "wrappers of genesis_vec.wrappers, such as NormalizeObservation, around the environment inside it"
+            "wrappers of genesis_vec.wrappers around the environment inside it, such as NormalizeObservation, or for "
+            "pictures ChannelsFirst"
         )
     if not isinstance(env, SB3VecEnv):
         raise TypeError(f"TorchPPO takes a genesis_vec.adapters.sb3.SB3VecEnv, got {env!r}")
