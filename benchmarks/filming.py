@@ -1,8 +1,8 @@
 """What filming some environments costs the others: steps that are filmed, and steps of a recorder that is idle.
 
 Three environments of the same settings take turns in blocks of steps: one that cannot be drawn, one with a
-recorder that is idle, one with a recorder that films. The latter's time is given without and with the wait for the file to be
-written, which in training goes on beside the next steps.
+recorder that is idle, one with a recorder that films. The latter's time is given without and with the wait for
+the file to be written, which in training goes on beside the next steps.
 
     python benchmarks/filming.py [--num-envs 512] [--devices cpu:2]
 """
