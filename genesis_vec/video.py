@@ -29,10 +29,13 @@ def write_video(path: Path, frames: Sequence[np.ndarray], fps: float) -> None:
     from moviepy import ImageSequenceClip
 
     path.parent.mkdir(parents=True, exist_ok=True)
+    shown = frames if path.suffix == ".gif" else [_even(frame) for frame in frames]
+    # Half a frame more than they last: rounding would otherwise lose the last one now and then.
+    clip = ImageSequenceClip(list(shown), fps=fps).with_duration((len(frames) + 0.5) / fps)
     if path.suffix == ".gif":
-        ImageSequenceClip(list(frames), fps=fps).write_gif(str(path), logger=None)
+        clip.write_gif(str(path), logger=None)
     else:
-        ImageSequenceClip([_even(frame) for frame in frames], fps=fps).write_videofile(str(path), logger=None)
+        clip.write_videofile(str(path), logger=None)
         # What ffmpeg fails at after it took the last frame is told to nobody.
         if not path.is_file() or path.stat().st_size == 0:
             raise OSError(f"ffmpeg did not write {path}")
