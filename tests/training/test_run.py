@@ -332,7 +332,7 @@ def test_two_runs_from_one_seed_end_with_the_same_parameters(tmp_path: Path, fin
         (["train", "GenesisCartPole-v0", "--video-envs", "2"], "video_envs='2' must be used with video_every"),
         (
             ["train", "GenesisCartPole-v0", "--env", "observation=rgb"],
-            "'state' for library='genesis_vec'; pixels",
+            "observation='rgb' must be 'state' for",
         ),
         (["train", "GenesisCartPole-v0", "--video-every", "0"], "video_every=0 must be at least 1"),
         (["play", "nowhere"], "there is no checkpoint nowhere"),
