@@ -94,8 +94,8 @@ class ChannelsFirst(TorchObservationWrapper):
 
     @staticmethod
     def rearranged(pictures: torch.Tensor) -> torch.Tensor:
-        """Pictures (..., channels, height, width), contiguous, of those (..., height, width, channels)."""
-        return pictures.movedim(-1, -3).contiguous()
+        """Pictures (..., channels, height, width), contiguous and new, of those (..., height, width, channels)."""
+        return pictures.movedim(-1, -3).clone(memory_format=torch.contiguous_format)
 
 
 class ClipReward(TorchVectorWrapper, VectorRewardWrapper[Any, Any, torch.Tensor]):

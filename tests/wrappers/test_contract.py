@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 import genesis_vec.wrappers as wrappers
 from genesis_vec.batches import map_observation
 from genesis_vec.wrappers import (
+    ChannelsFirst,
     ClipAction,
     ClipReward,
     FlattenObservation,
@@ -33,6 +34,18 @@ def everything(env: VectorEnv) -> VectorWrapper:
     return env
 
 
+def channels_first(env: VectorEnv) -> VectorWrapper:
+    """Around pictures of one row, one number of an observation to a pixel."""
+    flat = FlattenObservation(env)
+    space = flat.single_observation_space
+    assert isinstance(space, spaces.Box)
+    low, high = (bound.reshape(1, -1, 1) for bound in (space.low, space.high))
+    pictures = TransformObservation(
+        flat, lambda obs: obs[:, None, :, None], single_observation_space=spaces.Box(low, high)
+    )
+    return ChannelsFirst(pictures)
+
+
 WRAPPERS: list[Wrap] = [
     RecordEpisodeStatistics,
     NormalizeReward,
@@ -41,6 +54,7 @@ WRAPPERS: list[Wrap] = [
     lambda env: RescaleAction(env, -2.0, 3.0) if env.single_action_space.is_bounded() else env,
     NormalizeObservation,
     lambda env: TransformObservation(env, lambda obs: map_observation(lambda x: x * 2, obs)),
+    channels_first,
     FlattenObservation,
 ]
 NAMES = [
@@ -51,6 +65,7 @@ NAMES = [
     "RescaleAction",
     "NormalizeObservation",
     "TransformObservation",
+    "ChannelsFirst",
     "FlattenObservation",
 ]
 EACH = pytest.mark.parametrize("wrap", [*WRAPPERS, everything], ids=[*NAMES, "everything"])

@@ -4,7 +4,14 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from genesis_vec.wrappers import ClipAction, ClipReward, FlattenObservation, RescaleAction, TransformObservation
+from genesis_vec.wrappers import (
+    ChannelsFirst,
+    ClipAction,
+    ClipReward,
+    FlattenObservation,
+    RescaleAction,
+    TransformObservation,
+)
 from tests.fakes import CounterEnv
 from tests.wrappers.support import ALL_MODES
 
@@ -223,3 +230,22 @@ def test_other_action_spaces_are_refused(wrap, space):
     env.single_action_space = space
     with pytest.raises(TypeError, match=r"Action takes actions in a Box of floats, got .*; leave it out"):
         wrap(env)
+
+
+def test_channels_come_first_in_observations_final_ones_and_the_space():
+    pictures = torch.arange(3 * 4 * 5 * 2, dtype=torch.float32).reshape(3, 4, 5, 2)
+    inner = TransformObservation(
+        CounterEnv(num_envs=3, limit=1),
+        lambda obs: pictures + obs[:, :1, None, None],
+        single_observation_space=spaces.Box(0.0, 255.0, (4, 5, 2)),
+    )
+    env = ChannelsFirst(inner)
+    assert env.single_observation_space == spaces.Box(0.0, 255.0, (2, 4, 5))
+    expected = (pictures + torch.arange(3.0)[:, None, None, None]).permute(0, 3, 1, 2)
+    obs, _ = env.reset(seed=0)
+    stepped, *_, info = env.step(torch.zeros(3, 2))
+    for seen in (obs, stepped, info["final_obs"]):
+        torch.testing.assert_close(seen, expected, rtol=0, atol=0)
+        assert seen.is_contiguous()
+    with pytest.raises(TypeError, match=r"ChannelsFirst takes observations in a Box \(height, width, channels\)"):
+        ChannelsFirst(CounterEnv())
