@@ -148,9 +148,9 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
             the engine's rasteriser, on a GPU by its batch renderer where that is installed; ``render`` then shows
             them too.
         image_size: Height and width of those, in pixels.
-        performance_mode: Whether the engine compiles its kernels for this very number of environments, which takes
-            minutes and makes its step faster (``docs/performance.md``); None means as the task's ``engine`` has it.
-            All environments of a process have the same.
+        performance_mode: Whether the engine compiles its kernels for this very number of environments, which takes a
+            minute or more at each start and makes its step faster (``docs/performance.md``); None means as the task's
+            ``engine`` has it. All environments of a process have the same.
 
     Attributes:
         task: The task.

@@ -17,7 +17,8 @@ from genesis_vec.training.config import TrainConfig
 from genesis_vec.training.distributed import World
 from genesis_vec.wrappers import ChannelsFirst
 
-_SCALED = {"normalize_images": False, "features_extractor_kwargs": {"normalized_image": True}}
+# Its words for a picture of other numbers than colours.
+_DEPTH = {"normalize_images": False, "features_extractor_kwargs": {"normalized_image": True}}
 
 
 class Trainer:
@@ -29,16 +30,16 @@ class Trainer:
     def __init__(self, env: VectorEnv, config: TrainConfig, run_dir: Path, world: World) -> None:
         ppo = config.ppo
         space = env.single_observation_space
-        sees = isinstance(space, spaces.Box) and len(space.shape) == 3
-        # It scales pixels of 0 to 255 by itself, to which float32 is what it calls scaled already.
-        scales = sees and space.dtype == np.uint8
-        if sees:
-            env = ChannelsFirst(env)
-        self._sees = sees
-        self._normalized = Normalized(env, ppo, observations=not scales)
+        # The wrapper that turns pictures, None for vectors.
+        self._turned = None
+        if isinstance(space, spaces.Box) and len(space.shape) == 3:
+            env = self._turned = ChannelsFirst(env)
+        # Colours from 0 to 255, which the library scales by itself.
+        is_colour = self._turned is not None and space.dtype == np.uint8
+        self._normalized = Normalized(env, ppo, observations=not is_colour)
         self._timesteps = config.iterations * ppo.rollout_steps * config.num_envs
         self._model = TorchPPO(
-            "CnnPolicy" if sees else "MlpPolicy",
+            "MlpPolicy" if self._turned is None else "CnnPolicy",
             SB3VecEnv(self._normalized.env),
             world=world,
             n_steps=ppo.rollout_steps,
@@ -57,7 +58,7 @@ class Trainer:
                 "net_arch": list(ppo.hidden_sizes),
                 "activation_fn": torch.nn.ELU,
                 "log_std_init": math.log(ppo.initial_std),
-                **({} if scales or not sees else _SCALED),
+                **({} if self._turned is None or is_colour else _DEPTH),
             },
             seed=config.seed,
         )
@@ -75,6 +76,6 @@ class Trainer:
     @torch.no_grad()
     def act(self, observations: torch.Tensor) -> torch.Tensor:
         """Actions without noise."""
-        if self._sees:
-            observations = ChannelsFirst.rearranged(observations)
+        if self._turned is not None:
+            observations = self._turned.observations(observations)
         return self._model.policy._predict(self._normalized.observations(observations), deterministic=True)

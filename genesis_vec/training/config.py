@@ -125,7 +125,7 @@ class TrainConfig:
     cuda_graphs: bool = False
     """With compile: record CUDA graphs of both (torch.compile's mode "reduce-overhead")."""
     mixed_precision: bool = False
-    """Compute the hidden layers of an update in bfloat16, as some CPUs and GPUs do at twice the speed; actions, and the
+    """Compute the hidden layers of an update in bfloat16, at which many CPUs and GPUs are faster; actions, and the
     policy that is saved, have float32."""
     torch_threads: int | None = None
     """Threads of torch on the CPU in an update, in which workers are idle; steps have one. By default all cores that a

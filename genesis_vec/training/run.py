@@ -231,15 +231,31 @@ class _Run:
             before = self._evaluate(env, learner.policy)
         if before is not None:
             console.print(f"untrained: {before}")
+        with self._stop.listen():
+            stopped_by = self._learn(learner, device)
+        if stopped_by:
+            # As a shell tells the end by a signal.
+            raise KeyboardInterrupt if stopped_by == SIGINT else SystemExit(128 + stopped_by)
+        # From here on there is nothing to lose, and signals end the run at once, as before the first iteration.
+        after = self._evaluate(env, learner.policy)
+        if before is not None and after is not None:
+            console.print(f"untrained   {before}")
+            console.print(f"trained     {after}")
+            console.print(f"improvement {after.mean_return - before.mean_return:+.2f} in mean return")
+        elif after is not None:
+            console.print(f"trained     {after}")
+        return RunResult(self._run_dir, world.from_first(newest_checkpoint(self._run_dir)), before, after)
+
+    def _learn(self, learner: PPO, device: str) -> int:
+        """Trains, and leaves the run's files however that ends; the number of the signal that ended it, 0 for none."""
+        config, console = self._config, self._console
         self._checkpoints.prepare()
         log = None
-        if world.rank == 0:
+        if self._world.rank == 0:
             log = RunLog(self._run_dir, config.to_dict(), device, config.iterations, learner.iteration, console)
         stopped_by = 0
         try:
-            # In an evaluation, where nothing can be lost, signals end the run at once.
-            with self._stop.listen():
-                stopped_by = self._iterate(learner, log)
+            stopped_by = self._iterate(learner, log)
         except DivergedError:
             raise
         except BaseException:
@@ -254,19 +270,10 @@ class _Run:
                 console.print(f"checkpoint  {newest_checkpoint(self._run_dir) or 'none'}")
         if stopped_by:
             console.print(f"stopped by {Signals(stopped_by).name} after iteration {learner.iteration}")
-            # As a shell tells the end by a signal.
-            raise KeyboardInterrupt if stopped_by == SIGINT else SystemExit(128 + stopped_by)
-        if self._recorder is not None:
+        elif self._recorder is not None:
             self._recorder.stop()
             console.print(f"videos      {self._run_dir / 'videos'}")
-        after = self._evaluate(env, learner.policy)
-        if before is not None and after is not None:
-            console.print(f"untrained   {before}")
-            console.print(f"trained     {after}")
-            console.print(f"improvement {after.mean_return - before.mean_return:+.2f} in mean return")
-        elif after is not None:
-            console.print(f"trained     {after}")
-        return RunResult(self._run_dir, world.from_first(newest_checkpoint(self._run_dir)), before, after)
+        return stopped_by
 
     def _iterate(self, learner: PPO, log: RunLog | None) -> int:
         """Trains to the end, or until some rank is told to stop; the number of that signal, 0 for none."""

@@ -89,13 +89,8 @@ class ChannelsFirst(TorchObservationWrapper):
         self._set_observation_space(spaces.Box(low, high, dtype=space.dtype.type))
 
     def observations(self, observations: torch.Tensor) -> torch.Tensor:
-        """The pictures."""
-        return self.rearranged(observations)
-
-    @staticmethod
-    def rearranged(pictures: torch.Tensor) -> torch.Tensor:
-        """Pictures (..., channels, height, width), contiguous and new, of those (..., height, width, channels)."""
-        return pictures.movedim(-1, -3).clone(memory_format=torch.contiguous_format)
+        """The pictures, contiguous and new."""
+        return observations.permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
 
 
 class ClipReward(TorchVectorWrapper, VectorRewardWrapper[Any, Any, torch.Tensor]):

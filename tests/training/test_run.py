@@ -22,6 +22,7 @@ from genesis_vec.training import run as run_module
 from genesis_vec.training.checkpoint import load_checkpoint, save_checkpoint
 from genesis_vec.training.config import PPOConfig, TrainConfig
 from genesis_vec.training.evaluate import evaluate
+from genesis_vec.training.log import RunLog
 from genesis_vec.training.play import play
 from genesis_vec.training.ppo import PPO
 from genesis_vec.training.run import load_policy, train
@@ -249,6 +250,26 @@ def test_a_terminated_run_finishes_its_iteration_saves_and_tells_the_signal(tmp_
     assert f"stopped by SIGTERM after iteration {state['iteration']}" in output
     assert rows(run_dir)[-1]["iteration"] == str(state["iteration"])
     assert (run_dir / "curves.png").is_file()
+
+
+def test_a_request_that_comes_twice_does_not_cost_the_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    iterate, draw = PPO.iterate, RunLog.draw
+
+    def interrupted(self: PPO) -> dict[str, float]:
+        signal.raise_signal(signal.SIGINT)
+        return iterate(self)
+
+    def interrupted_again(self: RunLog) -> Path:
+        # As torchrun passes on a terminal's Ctrl-C that every rank has already had.
+        signal.raise_signal(signal.SIGINT)
+        return draw(self)
+
+    monkeypatch.setattr(PPO, "iterate", interrupted)
+    monkeypatch.setattr(RunLog, "draw", interrupted_again)
+    with pytest.raises(KeyboardInterrupt):
+        train(config(tmp_path / "run", 5), silent())
+    assert (tmp_path / "run" / "curves.png").is_file()
+    assert load_checkpoint(tmp_path / "run")["iteration"] == 1
 
 
 def test_without_evaluation_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
