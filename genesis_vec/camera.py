@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from genesis_vec.drawn_meshes import simplify_drawn_meshes
+
 _DEFAULT_FAR = 20.0  # metres; the engine's own
 
 ObservationKind = Literal["state", "rgb", "depth"]
@@ -50,6 +52,15 @@ class EnvCamera:
     def add_to(self, scene: Any) -> None:
         """Adds it to a scene that is not built yet."""
         self._camera = scene.add_camera(GUI=False, **self._settings)
+
+    def lighten(self, scene: Any) -> None:
+        """Takes detail that its pictures do not show out of what a scene draws, once that is built.
+
+        Not where the task has cameras of its own, which may be close to what this one sees from afar.
+        """
+        if len(scene.visualizer.cameras) == 1:
+            width, height = self._settings["res"]
+            simplify_drawn_meshes(scene, height, width)
 
     def space(self, kind: ObservationKind) -> spaces.Box:
         """The space of one environment's pixels."""

@@ -283,6 +283,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
                 # spends time on it in every reset.
                 self.scene.visualizer.build = _do_nothing
             self.scene.build(n_envs=self.num_envs)
+            if self._camera is not None:
+                self._camera.lighten(self.scene)
         except Exception as error:
             self.scene.destroy()
             if isinstance(error, (TaskError, RenderingUnavailableError, NotImplementedError)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # What runs in the background of a script ignores Ctrl-C, and so would the processes that tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # What device="auto" picks is its own test's matter; elsewhere it is noise.
     config.addinivalue_line("filterwarnings", "ignore:device='auto' picked the CPU:UserWarning")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import warnings
 from collections.abc import Sequence
@@ -20,8 +21,9 @@ class RecordVideo(TorchVectorWrapper):
     """Films chosen environments, from :meth:`start` on for a number of steps.
 
     While nothing is filmed a step costs nothing more, and environments that are not in the wrapped one's
-    ``render_envs`` are never drawn. Files are written by a thread, while the simulation goes on. In SAME_STEP an
-    episode's last state is not seen, since the next one has begun in the same step.
+    ``render_envs`` are never drawn. Of an environment with more steps a second than ``max_fps``, every second, third, …
+    is filmed, so that a video lasts as long as what it shows. Files are written by a thread, while the simulation goes
+    on. In SAME_STEP an episode's last state is not seen, since the next one has begun in the same step.
 
     A video that cannot be written is a warning, for what is being filmed matters more.
 
@@ -33,14 +35,21 @@ class RecordVideo(TorchVectorWrapper):
         envs: Which environments, of those that the wrapped one draws.
         length: Steps to film.
         tiled: All in one video side by side, or each in its own.
+        max_fps: Frames per second at most. Drawing one can take longer than a step of hundreds of environments.
 
     Raises:
-        ValueError: Without a render mode, for environments that are not drawn, or a length below 1.
+        ValueError: Without a render mode, for environments that are not drawn, or a length or max_fps below 1.
         OSError: If the folder cannot be made.
     """
 
     def __init__(
-        self, env: VectorEnv, folder: Path | str, envs: Sequence[int] = (0,), length: int = 200, tiled: bool = True
+        self,
+        env: VectorEnv,
+        folder: Path | str,
+        envs: Sequence[int] = (0,),
+        length: int = 200,
+        tiled: bool = True,
+        max_fps: float = 30.0,
     ) -> None:
         super().__init__(env)
         if env.render_mode != "rgb_array":
@@ -50,15 +59,19 @@ class RecordVideo(TorchVectorWrapper):
             raise ValueError(f"envs={list(envs)!r}: give different indices of those that are drawn, {list(drawn)}")
         if length < 1:
             raise ValueError(f"length={length!r} must be at least 1")
+        if not max_fps >= 1:
+            raise ValueError(f"max_fps={max_fps!r} must be at least 1")
         self._folder, self._envs, self._length, self._tiled = Path(folder), list(envs), length, tiled
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._stride = math.ceil(self.metadata["render_fps"] / max_fps)
+        self._steps = 0  # since the video's start
         self._name: str | None = None
         self._frames: list[list[np.ndarray]] = []
         self._writer: ThreadPoolExecutor | None = None
 
     @property
     def is_recording(self) -> bool:
-        """Whether the next step will be filmed."""
+        """Whether a video is under way."""
         return self._name is not None
 
     def start(self, name: str) -> None:
@@ -68,15 +81,17 @@ class RecordVideo(TorchVectorWrapper):
             name: Of the file, without its suffix.
         """
         self.stop()
-        self._name = name
+        self._name, self._steps = name, 0
 
     def step(self, actions: Any) -> StepResult:
         """Step, and film what it came to while recording."""
         result = self.env.step(actions)
         if self._name is not None:
-            frames: Any = self.env.render()
-            self._frames.append([frames[index] for index in self._envs])
-            if len(self._frames) >= self._length:
+            if self._steps % self._stride == 0:
+                frames: Any = self.env.render()
+                self._frames.append([frames[index] for index in self._envs])
+            self._steps += 1
+            if self._steps >= self._length:
                 self.stop()
         return result
 
@@ -94,7 +109,7 @@ class RecordVideo(TorchVectorWrapper):
             # ffmpeg inherits what its thread ignores: Ctrl-C in a terminal would end it in the midst of a file.
             block = (signal.SIG_BLOCK, {signal.SIGINT})
             self._writer = ThreadPoolExecutor(1, "video", initializer=signal.pthread_sigmask, initargs=block)
-        fps = self.metadata["render_fps"]
+        fps = self.metadata["render_fps"] / self._stride
         for stem, pictures in videos.items():
             self._writer.submit(_write, self._folder / f"{stem}.mp4", pictures, fps)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -64,13 +65,14 @@ def test_chosen_environments_are_filmed_for_the_steps_asked_for_and_drawn_in_no_
         if step == 3:
             env.start("walk")
         env.step(torch.zeros(4, 1))
-    assert drawn == 5 and not env.is_recording
+    # Of 50 steps a second every second one, so that the frames are 25 a second.
+    assert drawn == 3 and not env.is_recording
     env.wait()
     sizes = {path.name: (len(frames), frames[0].shape) for path in tmp_path.iterdir() if (frames := frames_of(path))}
     if tiled:
-        assert sizes == {"walk.mp4": (5, (48, 128, 3))}
+        assert sizes == {"walk.mp4": (3, (48, 128, 3))}
     else:
-        assert sizes == {"walk-env-1.mp4": (5, (48, 64, 3)), "walk-env-3.mp4": (5, (48, 64, 3))}
+        assert sizes == {"walk-env-1.mp4": (3, (48, 64, 3)), "walk-env-3.mp4": (3, (48, 64, 3))}
 
 
 def test_a_video_that_another_or_the_end_cuts_short_is_written(drawing_env, tmp_path):
@@ -78,17 +80,33 @@ def test_a_video_that_another_or_the_end_cuts_short_is_written(drawing_env, tmp_
     env.reset(seed=0)
     for name in ("first", "second"):
         env.start(name)
-        for _ in range(3):
+        for _ in range(5):
             env.step(torch.zeros(4, 1))
     env.close()
     assert {path.name: len(frames_of(path)) for path in tmp_path.iterdir()} == {"first.mp4": 3, "second.mp4": 3}
+
+
+@pytest.mark.parametrize(
+    ("max_fps", "frames", "fps"), [(50.0, 12, 50.0), (30.0, 6, 25.0), (10.0, 3, 10.0), (12.0, 3, 10.0)]
+)
+def test_a_video_lasts_as_long_as_what_it_shows(drawing_env, tmp_path, max_fps, frames, fps):
+    import imageio_ffmpeg
+
+    env = RecordVideo(drawing_env, tmp_path, envs=[1], length=12, max_fps=max_fps)
+    env.reset(seed=0)
+    env.start("walk")
+    for _ in range(12):
+        env.step(torch.zeros(4, 1))
+    env.close()
+    about = next(imageio_ffmpeg.read_frames(tmp_path / "walk.mp4"))
+    assert (len(frames_of(tmp_path / "walk.mp4")), about["fps"]) == (frames, fps)
 
 
 def test_a_video_that_cannot_be_written_is_a_warning_and_all_goes_on(drawing_env, tmp_path):
     with pytest.raises(OSError):
         (tmp_path / "file").write_text("")
         RecordVideo(drawing_env, tmp_path / "file" / "folder", envs=[1])
-    env = RecordVideo(drawing_env, tmp_path / "videos", envs=[1], length=2)
+    env = RecordVideo(drawing_env, tmp_path / "videos", envs=[1], length=3)
     env.reset(seed=0)
     (tmp_path / "videos" / "lost.mp4").mkdir()
     with pytest.warns(RuntimeWarning, match=r"lost\.mp4 could not be written"):
@@ -159,6 +177,8 @@ def test_bad_arguments_are_refused(drawing_env, tmp_path, make_env):
         ({"envs": [1, 1]}, r"envs=\[1, 1\]"),
         ({"envs": []}, r"envs=\[\]"),
         ({"envs": [1], "length": 0}, "length=0"),
+        ({"envs": [1], "max_fps": 0.0}, "max_fps=0.0"),
+        ({"envs": [1], "max_fps": math.nan}, "max_fps=nan"),
     ):
         with pytest.raises(ValueError, match=message):
             RecordVideo(drawing_env, tmp_path, **kwargs)
