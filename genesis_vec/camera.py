@@ -18,6 +18,27 @@ ObservationKind = Literal["state", "rgb", "depth"]
 OBSERVATION_KINDS = ("state", "rgb", "depth")
 
 
+def read_rows_without_padding(scene: Any) -> None:
+    """Makes pictures of every width whole, once a scene that draws is built.
+
+    OpenGL pads the rows of what is read to multiples of 4 bytes unless told not to. The engine does not, and makes no
+    room for it: pictures in colours of a width that is no multiple of 4 are askew, and their end is written over
+    whatever lies behind them in memory.
+    """
+    # None where the engine has nothing to draw with OpenGL.
+    renderer = scene.visualizer.rasterizer._renderer
+    if renderer is None:
+        return
+    from OpenGL.GL import GL_PACK_ALIGNMENT, glPixelStorei
+
+    # It is a setting of the context, of which each scene has its own.
+    renderer.make_current()
+    try:
+        glPixelStorei(GL_PACK_ALIGNMENT, 1)
+    finally:
+        renderer.make_uncurrent()
+
+
 class EnvCamera:
     """The task's camera, which sees each of some environments on its own.
 

@@ -28,7 +28,7 @@ from genesis_vec.batches import (
     rows_like,
     select_rows,
 )
-from genesis_vec.camera import OBSERVATION_KINDS, EnvCamera, ObservationKind
+from genesis_vec.camera import OBSERVATION_KINDS, EnvCamera, ObservationKind, read_rows_without_padding
 from genesis_vec.devices import resolve_device
 from genesis_vec.engine import EngineOptions, live_view, quick_source_lookup, start_engine
 from genesis_vec.env_state import engine_state, restore_engine
@@ -283,6 +283,8 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
                 # spends time on it in every reset.
                 self.scene.visualizer.build = _do_nothing
             self.scene.build(n_envs=self.num_envs)
+            if draws:
+                read_rows_without_padding(self.scene)
             if self._camera is not None:
                 self._camera.lighten(self.scene)
         except Exception as error:

@@ -51,6 +51,23 @@ def test_observations_are_each_environments_pixels_as_they_are_now(make_seeing, 
         assert ((nearest > 3.0) & (nearest < 4.5)).all(), nearest
 
 
+def test_pictures_of_any_width_are_whole(make_env):
+    pictures = {}
+    for width in (64, 62, 61):
+        try:
+            env = make_env(CartPoleTask(), 3, observation="rgb", image_size=(37, width))
+        except RenderingUnavailableError as error:
+            pytest.skip(f"this machine cannot draw: {error}")
+        pictures[width] = env.reset(seed=0)[0].float()
+        env.close()
+    # One column fewer on either side. Rows that are read with padding between them would be askew, and the last ones
+    # written past their end.
+    torch.testing.assert_close(pictures[62], pictures[64][:, :, 1:-1], rtol=0, atol=2)
+    # Half a column fewer shows the same between two columns.
+    between = (pictures[62][:, :, 1:] + pictures[62][:, :, :-1]) / 2
+    assert (pictures[61] - between).abs().mean() < 2.0
+
+
 class BlueSky(CartPoleTask):
     def scene_options(self):
         import genesis as gs
