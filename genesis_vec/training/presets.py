@@ -66,7 +66,7 @@ _PRESETS: dict[str, dict[str, object]] = {
         "num_envs": 256,
         "iterations": 800,
         "ppo": PPOConfig(
-            rollout_steps=32, hidden_sizes=(128, 128), initial_std=0.4, schedule="fixed", learning_rate=5e-4
+            rollout_steps=32, hidden_sizes=(128, 128), initial_std=0.4, learning_rate=5e-4, desired_kl=0.03
         ),
     },
 }
