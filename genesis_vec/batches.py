@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,27 @@ def split_evenly(first: int, count: int, parts: int) -> list[tuple[int, int]]:
     """
     bounds = [first + count * part // parts for part in range(parts + 1)]
     return [(low, high - low) for low, high in itertools.pairwise(bounds)]
+
+
+def check_rows(name: str, given: Any, allowed: Sequence[int], of: str) -> list[int]:
+    """A user's choice of some rows, as a list.
+
+    Args:
+        name: The argument's, for the error.
+        given: Integers in whatever holds them: a list, a tuple, an array, a tensor.
+        allowed: Rows that there are to choose from.
+        of: Those in words.
+
+    Raises:
+        ValueError: For none, the same row twice, one that is not allowed, or what is no integers.
+    """
+    try:
+        rows = [operator.index(row) for row in given]
+    except TypeError:
+        rows = []
+    if not rows or len(set(rows)) < len(rows) or not set(rows) <= set(allowed):
+        raise ValueError(f"{name}={given!r}: give different indices {of}")
+    return rows
 
 
 def map_observation(function: Callable[..., Any], first: Any, *others: Any) -> Any:

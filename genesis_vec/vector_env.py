@@ -21,6 +21,7 @@ from genesis_vec.batches import (
     Observation,
     as_actions,
     as_episode_steps,
+    check_rows,
     leaves,
     map_observation,
     ordinary_tensors,
@@ -811,10 +812,9 @@ def _check_count(name: str, value: Any, least: int = 1) -> int:
 
 
 def _check_render_envs(render_envs: Sequence[int] | None, num_envs: int) -> list[int]:
-    indices = list(range(num_envs)) if render_envs is None else list(render_envs)
-    if not indices or len(set(indices)) < len(indices) or not all(0 <= index < num_envs for index in indices):
-        raise ValueError(f"render_envs={render_envs!r}: give different indices from 0 to {num_envs - 1}")
-    return indices
+    if render_envs is None:
+        return list(range(num_envs))
+    return check_rows("render_envs", render_envs, range(num_envs), f"from 0 to {num_envs - 1}")
 
 
 def _parse_autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:

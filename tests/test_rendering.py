@@ -85,7 +85,7 @@ def _blue_columns(frame: np.ndarray) -> np.ndarray:
     return np.nonzero((blue > red + 25) & (blue < 200))[1]
 
 
-@pytest.mark.parametrize("chosen", [[1], [2, 0]], ids=str)
+@pytest.mark.parametrize("chosen", [[1], [2, 0], np.array([0, 1])], ids=str)
 def test_environments_that_are_not_chosen_are_black(make_drawing_env, chosen):
     env = make_drawing_env(3, render_envs=chosen)
     env.reset(seed=0)

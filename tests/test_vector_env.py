@@ -114,6 +114,9 @@ def test_b13_a_number_of_environments_below_one_or_no_integer_is_refused(make_en
         ("render_envs", [3], r"render_envs=\[3\]: give different indices from 0 to 2"),
         ("render_envs", [-1], r"render_envs=\[-1\]: give different indices from 0 to 2"),
         ("render_envs", [0, 0], r"render_envs=\[0, 0\]: give different indices from 0 to 2"),
+        ("render_envs", "0", "render_envs='0': give different indices from 0 to 2"),
+        ("render_envs", [0.0], r"render_envs=\[0.0\]: give different indices from 0 to 2"),
+        ("render_envs", 1, "render_envs=1: give different indices from 0 to 2"),
         ("device", "gpu", "device='gpu' is not a device"),
     ],
 )

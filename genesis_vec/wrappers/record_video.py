@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+from genesis_vec.batches import check_rows
 from genesis_vec.video import tile, write_video
 from genesis_vec.wrappers.base import StepResult, TorchVectorWrapper
 
@@ -55,13 +56,12 @@ class RecordVideo(TorchVectorWrapper):
         if env.render_mode != "rgb_array":
             raise ValueError(f"RecordVideo needs render_mode='rgb_array', and the environment has {env.render_mode!r}")
         drawn: Sequence[int] = getattr(env.unwrapped, "render_envs", range(env.num_envs))
-        if not envs or len(set(envs)) < len(envs) or not set(envs) <= set(drawn):
-            raise ValueError(f"envs={list(envs)!r}: give different indices of those that are drawn, {list(drawn)}")
-        if length < 1:
-            raise ValueError(f"length={length!r} must be at least 1")
-        if not max_fps >= 1:
-            raise ValueError(f"max_fps={max_fps!r} must be at least 1")
-        self._folder, self._envs, self._length, self._tiled = Path(folder), list(envs), length, tiled
+        chosen = check_rows("envs", envs, drawn, f"of those that are drawn, {list(drawn)}")
+        if not isinstance(length, int) or length < 1:
+            raise ValueError(f"length={length!r} must be an integer of at least 1")
+        if not isinstance(max_fps, (int, float)) or not max_fps >= 1:
+            raise ValueError(f"max_fps={max_fps!r} must be a number of at least 1")
+        self._folder, self._envs, self._length, self._tiled = Path(folder), chosen, length, tiled
         self._folder.mkdir(parents=True, exist_ok=True)
         self._stride = math.ceil(self.metadata["render_fps"] / max_fps)
         self._steps = 0  # since the video's start

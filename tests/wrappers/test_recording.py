@@ -172,6 +172,10 @@ def test_bad_arguments_are_refused(drawing_env, tmp_path, make_env):
     with pytest.raises(ValueError, match="needs render_mode='rgb_array'"):
         RecordVideo(make_env(CartPoleTask(), 2), tmp_path)
     for kwargs, message in (
+        ({"envs": 1}, "envs=1: give different indices"),
+        ({"envs": np.array([])}, "give different indices"),
+        ({"envs": [1], "length": 2.5}, "length=2.5 must be an integer"),
+        ({"envs": [1], "max_fps": "30"}, "max_fps='30' must be a number"),
         ({"envs": [4]}, r"envs=\[4\]: give different indices of those that are drawn, \[1, 3\]"),
         ({"envs": [0, 1]}, r"envs=\[0, 1\]"),
         ({"envs": [1, 1]}, r"envs=\[1, 1\]"),
