@@ -45,6 +45,7 @@ def simplify_drawn_meshes(scene: Any, height: int, width: int) -> int:
     wanted = max(_TRIANGLES_PER_PIXEL * height * width, _FEWEST_TRIANGLES)
     if total <= wanted:
         return total
+    share = wanted / total
     for geom in geoms:
         drawn = context.rigid_nodes[geom.uid].mesh.primitives[0]
         faces = len(geom.trimesh.faces)
@@ -54,7 +55,7 @@ def simplify_drawn_meshes(scene: Any, height: int, width: int) -> int:
         shape = trimesh.Trimesh(geom.trimesh.vertices, geom.trimesh.faces, process=False)
         # Files have a vertex for each corner of a triangle, and a surface in pieces cannot be simplified.
         shape.merge_vertices(merge_norm=True, merge_tex=True)
-        simple = shape.simplify_quadric_decimation(face_count=max(round(faces * wanted / total), _SMALL_MESH))
+        simple = shape.simplify_quadric_decimation(face_count=max(round(faces * share), _SMALL_MESH))
         if len(simple.faces) == 0:
             continue
         made = Mesh.from_trimesh(simple, material=drawn.material, smooth=geom.surface.smooth).primitives[0]

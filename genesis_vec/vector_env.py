@@ -757,7 +757,7 @@ class GenesisVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def _check_image_size(size: Sequence[int]) -> tuple[int, int]:
-    if not isinstance(size, Sequence) or len(size) != 2:
+    if not isinstance(size, (Sequence, np.ndarray)) or len(size) != 2:
         raise ValueError(f"image_size={size!r}: give (height, width) in pixels")
     return _check_count("image_size", size[0]), _check_count("image_size", size[1])
 

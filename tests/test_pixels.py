@@ -55,7 +55,7 @@ def test_pictures_of_any_width_are_whole(make_env):
     pictures = {}
     for width in (64, 62, 61):
         try:
-            env = make_env(CartPoleTask(), 3, observation="rgb", image_size=(37, width))
+            env = make_env(CartPoleTask(), 3, observation="rgb", image_size=np.array([37, width]))
         except RenderingUnavailableError as error:
             pytest.skip(f"this machine cannot draw: {error}")
         pictures[width] = env.reset(seed=0)[0].float()

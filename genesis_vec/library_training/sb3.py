@@ -20,6 +20,9 @@ from genesis_vec.wrappers import ChannelsFirst
 # Its words for a picture of other numbers than colours.
 _DEPTH = {"normalize_images": False, "features_extractor_kwargs": {"normalized_image": True}}
 
+# What its convolutions leave something of (a kernel of 8 in steps of 4, of 4 in steps of 2, of 3).
+_SMALLEST_PICTURE = 36
+
 
 class Trainer:
     """See :class:`genesis_vec.library_training.trainer.Trainer`."""
@@ -33,6 +36,12 @@ class Trainer:
         # The wrapper that turns pictures, None for vectors.
         self._turned = None
         if isinstance(space, spaces.Box) and len(space.shape) == 3:
+            height, width, _ = space.shape
+            if min(height, width) < _SMALLEST_PICTURE:
+                raise ValueError(
+                    f"library='sb3' learns from pictures of {_SMALLEST_PICTURE} pixels or more to a side, not "
+                    f"{height} x {width}: give --env image_size=[height,width]"
+                )
             env = self._turned = ChannelsFirst(env)
         # Colours from 0 to 255, which the library scales by itself.
         is_colour = self._turned is not None and space.dtype == np.uint8

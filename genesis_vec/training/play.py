@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from genesis_vec.training.checkpoint import load_checkpoint
 from genesis_vec.training.config import TrainConfig
 from genesis_vec.training.evaluate import Evaluation, evaluate
 from genesis_vec.training.run import load_policy, make_env
-from genesis_vec.video import check_video_file, write_video
+from genesis_vec.video import check_video_file, frame_stride, write_video
 from genesis_vec.wrappers import FlattenObservation, RecordTrajectories
 from genesis_vec.wrappers.record_trajectories import check_dataset_folder
 
@@ -74,14 +75,18 @@ def play(
         frames: list[np.ndarray] = []
         limit = env.unwrapped.max_episode_steps  # type: ignore[attr-defined]
 
+        fps, steps = env.metadata["render_fps"], itertools.count()
+        stride = frame_stride(fps)
+
         def film() -> None:
-            if len(frames) < (limit or 1000):
+            step = next(steps)
+            if step < (limit or 1000) and step % stride == 0:
                 frames.append(env.render()[0])  # type: ignore[index]
 
         result = evaluate(env, policy.act, episodes, seed, on_step=film if video is not None else None)
         console.print(f"{config['env_id']} after {state['iteration']} iterations: {result}")
         if video is not None:
-            write_video(video, frames, env.metadata["render_fps"])
+            write_video(video, frames, fps / stride)
             console.print(f"video       {video}")
         if recorder is not None:
             console.print(f"dataset     {dataset} ({recorder.num_episodes} episodes)")

@@ -105,6 +105,16 @@ def make_env(env_id: str, num_envs: int, env_kwargs: dict[str, Any]) -> VectorEn
             env = gymnasium.make_vec(env_id, num_envs=num_envs, **env_kwargs)
         except gymnasium.error.UnregisteredEnv as error:
             raise type(error)(f"{error} `genesis-vec list` shows the ids that ship with the package.") from error
+        except ModuleNotFoundError as error:
+            module = env_id.rpartition(":")[0]
+            # Gymnasium's own error is without a name. One inside the module is its author's, who wants to see where.
+            missing = getattr(error.__cause__, "name", None)
+            if missing is None or not f"{module}.".startswith(f"{missing}."):
+                raise
+            raise ValueError(
+                f"{env_id}: there is no module {module!r} here: start in the folder that it is in, or put that on "
+                "PYTHONPATH"
+            ) from error
         except TypeError as error:
             if "unexpected keyword argument 'device'" not in str(error):
                 raise
@@ -209,6 +219,9 @@ class _Run:
         if config.video_every is None or self._world.rank > 0:
             return make_env(config.env_id, count, kwargs)
         envs = config.filmed_envs()
+        taken = sorted({"render_mode", "render_envs"} & kwargs.keys())
+        if taken:
+            raise ValueError(f"video_every films video_envs={config.video_envs!r}: leave --env {taken[0]}=… out")
         if max(envs) >= count:
             raise ValueError(f"video_envs={config.video_envs!r}: rank 0, which films, has the first {count} only")
         env = make_env(config.env_id, count, {**kwargs, "render_mode": "rgb_array", "render_envs": envs})

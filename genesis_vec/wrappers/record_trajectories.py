@@ -62,7 +62,8 @@ class RecordTrajectories(TorchVectorWrapper):
             import h5py  # noqa: F401 - minari imports it later, and would not name the extra
             import minari
             from minari.dataset.minari_storage import MinariStorage
-        folder = Path(folder)
+        # Whole, since the library joins a relative one to itself when it asks for the files' sizes.
+        folder = Path(folder).absolute()
         check_dataset_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         space = env.single_observation_space

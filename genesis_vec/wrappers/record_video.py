@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import warnings
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 from genesis_vec.batches import check_rows
-from genesis_vec.video import tile, write_video
+from genesis_vec.video import MAX_FPS, frame_stride, tile, write_video
 from genesis_vec.wrappers.base import StepResult, TorchVectorWrapper
 
 
@@ -50,7 +49,7 @@ class RecordVideo(TorchVectorWrapper):
         envs: Sequence[int] = (0,),
         length: int = 200,
         tiled: bool = True,
-        max_fps: float = 30.0,
+        max_fps: float = MAX_FPS,
     ) -> None:
         super().__init__(env)
         if env.render_mode != "rgb_array":
@@ -63,7 +62,7 @@ class RecordVideo(TorchVectorWrapper):
             raise ValueError(f"max_fps={max_fps!r} must be a number of at least 1")
         self._folder, self._envs, self._length, self._tiled = Path(folder), chosen, length, tiled
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._stride = math.ceil(self.metadata["render_fps"] / max_fps)
+        self._stride = frame_stride(self.metadata["render_fps"], max_fps)
         self._steps = 0  # since the video's start
         self._name: str | None = None
         self._frames: list[list[np.ndarray]] = []

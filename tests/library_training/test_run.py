@@ -232,6 +232,14 @@ def test_a_mode_of_autoreset_that_the_library_would_not_train_in_is_refused(libr
     assert not (tmp_path / "run").exists()
 
 
+def test_pictures_that_its_network_leaves_nothing_of_are_refused(tmp_path: Path):
+    try:
+        with pytest.raises(ValueError, match="learns from pictures of 36 pixels or more to a side, not 35 x 48"):
+            run(config("sb3", tmp_path / "run", env=("observation=rgb", "image_size=[35,48]")))
+    except RenderingUnavailableError as error:
+        pytest.skip(f"this machine cannot draw: {error}")
+
+
 def test_minibatches_of_less_than_two_samples_are_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="rollout_steps=4 times num_envs=1 is less than two samples"):
         run(config("sb3", tmp_path / "run", num_envs=1, ppo=PPOConfig(rollout_steps=4, minibatches=4)))

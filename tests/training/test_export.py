@@ -62,6 +62,24 @@ def test_the_model_of_a_policy_with_a_privileged_critic_takes_what_the_policy_se
     np.testing.assert_allclose(actions, policy.act(observations).detach().numpy(), rtol=0, atol=1e-5)
 
 
+def test_large_actions_are_compared_by_their_size(tmp_path: Path):
+    ppo = PPOConfig(hidden_sizes=(256, 128))
+    policy = ActorCritic(5, 3, ppo.hidden_sizes, ppo.initial_std, seed=1)
+    with torch.no_grad():
+        for layer in policy.actor:
+            if isinstance(layer, torch.nn.Linear):
+                layer.weight *= 30.0
+    config = {"env_id": "GenesisRigid-v0", "ppo": dataclasses.asdict(ppo)}
+    save_checkpoint(tmp_path / "large.pt", {"policy": policy.state_dict(), "config": config, "iteration": 1})
+    session = onnxruntime.InferenceSession(str(export(tmp_path / "large.pt")), providers=["CPUExecutionProvider"])
+    observations = torch.randn(1000, 5)
+    (actions,) = session.run(["actions"], {"observations": observations.numpy()})
+    expected = policy.act(observations).detach().numpy()
+    largest = np.abs(expected).max()
+    assert largest > 100.0
+    np.testing.assert_allclose(actions, expected, rtol=0, atol=1e-5 * largest)
+
+
 def test_a_model_that_acts_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path, _ = saved(tmp_path)
 

@@ -355,6 +355,11 @@ def test_two_runs_from_one_seed_end_with_the_same_parameters(tmp_path: Path, fin
             ["train", "GenesisCartPole-v0", "--env", "observation=rgb"],
             "observation='rgb' must be 'state' for",
         ),
+        (
+            ["train", "GenesisCartPole-v0", "--video-every", "1", "--device", "cpu", "--env", "render_envs=[1]"],
+            "video_every films video_envs='0': leave --env render_envs=… out",
+        ),
+        (["train", "no_such_module:Task-v0", "--device", "cpu"], "there is no module 'no_such_module' here: start in"),
         (["train", "GenesisCartPole-v0", "--video-every", "0"], "video_every=0 must be at least 1"),
         (["play", "nowhere"], "there is no checkpoint nowhere"),
         (["play", "nowhere", "--video", "a.txt"], "must end in .mp4 or .gif"),
@@ -363,8 +368,13 @@ def test_two_runs_from_one_seed_end_with_the_same_parameters(tmp_path: Path, fin
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_mistake_on_the_command_line_ends_with_what_is_wrong_and_no_traceback(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as error:
         cli.main(arguments)
     told = f"{error.value} {capsys.readouterr().err}"

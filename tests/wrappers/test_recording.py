@@ -119,6 +119,20 @@ def test_a_video_that_cannot_be_written_is_a_warning_and_all_goes_on(drawing_env
     assert len(frames_of(tmp_path / "videos" / "kept.mp4")) == 2
 
 
+@pytest.mark.parametrize("fps", [10.0, 22.3, 30.0, 67.0, 100.0])
+def test_a_gif_lasts_as_long_as_what_it_shows(tmp_path, fps):
+    from PIL import Image
+
+    write_video(tmp_path / "walk.gif", [np.full((8, 8, 3), 2 * value, np.uint8) for value in range(100)], fps)
+    with Image.open(tmp_path / "walk.gif") as gif:
+        durations = []
+        for index in range(gif.n_frames):
+            gif.seek(index)
+            durations.append(gif.info["duration"])
+    assert len(durations) == 100
+    assert sum(durations) == pytest.approx(1000 * 100 / fps, abs=10)
+
+
 def test_pictures_of_odd_sizes_make_a_video_that_players_read(tmp_path):
     import imageio_ffmpeg
 
@@ -244,6 +258,16 @@ def test_every_finished_episode_is_read_back_as_it_was(tmp_path, mode: Autoreset
         assert not any(episode.truncations[:-1]) and not any(episode.terminations[:-1])
         assert (about["env_index"], about["seed"]) == (row, 7)
     assert [about["episode"] for about in metadata if about["env_index"] == 0][:2] == [0, 1]
+
+
+def test_a_folder_may_be_given_from_where_one_is(tmp_path, monkeypatch):
+    pytest.importorskip("minari")
+    monkeypatch.chdir(tmp_path)
+    env = RecordTrajectories(CounterEnv(num_envs=2, limit=3), "data")
+    env.reset(seed=0)
+    for _ in range(4):
+        env.step(torch.zeros(2, *env.single_action_space.shape))
+    assert minari_dataset(tmp_path / "data").total_episodes == env.num_episodes >= 2
 
 
 @ALL_MODES
