@@ -21,7 +21,7 @@ def check_video_file(path: Path) -> None:
 
 def frame_stride(fps: float, max_fps: float = MAX_FPS) -> int:
     """Of how many steps one is a frame, where there are ``fps`` steps a second and may be ``max_fps`` frames."""
-    return math.ceil(fps / max_fps)
+    return max(1, math.ceil(fps / max_fps))
 
 
 def write_video(path: Path, frames: Sequence[np.ndarray], fps: float) -> None:

@@ -26,7 +26,7 @@ _PRESETS: dict[str, dict[str, object]] = {
         "ppo": PPOConfig(gamma=0.95, gae_lambda=0.9, schedule="fixed", learning_rate=1e-3),
     },
     # From the approach to the goal it is a second and a half, and each stage is learnt upon the one before. A learning
-    # rate that stays keeps changing a policy that already lifts; one that aims at the default divergence is soon gone.
+    # rate that stays keeps changing a policy that already lifts; one that aims at this divergence falls with the noise.
     "GenesisFrankaLift-v0": {
         "num_envs": 128,
         "iterations": 700,

@@ -87,7 +87,8 @@ def test_a_video_that_another_or_the_end_cuts_short_is_written(drawing_env, tmp_
 
 
 @pytest.mark.parametrize(
-    ("max_fps", "frames", "fps"), [(50.0, 12, 50.0), (30.0, 6, 25.0), (10.0, 3, 10.0), (12.0, 3, 10.0)]
+    ("max_fps", "frames", "fps"),
+    [(math.inf, 12, 50.0), (50.0, 12, 50.0), (30.0, 6, 25.0), (10.0, 3, 10.0), (12.0, 3, 10.0)],
 )
 def test_a_video_lasts_as_long_as_what_it_shows(drawing_env, tmp_path, max_fps, frames, fps):
     import imageio_ffmpeg
